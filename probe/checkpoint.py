@@ -13,12 +13,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from probe.course import Course
 from probe.evaluate import Batches
 from probe.grid import Epoch, Member
 from probe.ranks import broadcast_from_first, rank
 from probe.recipe import Recipe
-from probe.train import Family, train
+from probe.train import Course, Family, train
 from store import BeyondClsError
 from store.errors import first_line
 from store.places.disk import partials_of, replacing

@@ -15,7 +15,6 @@ from torch import Tensor
 from probe.aggregators import code_of, is_foreign
 from probe.aggregators.custom import check_custom
 from probe.checkpoint import Checkpoint, Unfinished, go_on
-from probe.course import epoch_seed
 from probe.evaluate import Batches, evaluate
 from probe.grid import Epoch, HeadSpec, Member
 from probe.head import FinalNorm, Head
@@ -26,7 +25,7 @@ from probe.pooling import reads_stored
 from probe.recipe import Recipe
 from probe.sources import Source, check_labels
 from probe.stack import Stack
-from probe.train import Family
+from probe.train import Family, epoch_seed
 from store import BeyondClsError, Loader
 from store.loading.placement import Placement
 

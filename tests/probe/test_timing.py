@@ -7,16 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from probe import rates, timing
+from probe import timing
 from probe.aggregators import make_aggregator
 from probe.grid import HeadPlan, HeadSpec
 from probe.head import Head
-from probe.rates import HeadRate, measure_head
 from probe.recipe import Recipe
 from probe.run import probe
 from probe.sources import Source
-from probe.timing import FILE, fastest, time_head
-from probe.train import losses_of
+from probe.timing import FILE, fastest, measure_head, time_head
 from tests.decoys import ROOT
 from tests.features import write_features
 
@@ -30,21 +28,23 @@ def sets(tmp_path_factory):
     return write_features(folder / "train", 20), write_features(folder / "test", 10, seed=1)
 
 
-def test_the_fastest_round_counts_and_the_first_run_does_not(monkeypatch):
-    ticks = itertools.accumulate([0, 3, 1, 2, 1, 5, 1, 4, 1, 4])  # starts and ends: rounds of 3, 2, 5, 4, 4 seconds
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    monkeypatch.setattr(timing, "SECONDS", 100.0)
+@pytest.mark.parametrize(
+    ("ticks", "seconds", "n"),
+    [
+        (
+            [0, 3, 1, 2, 1, 5, 1, 4, 1, 4],
+            2,
+            6,
+        ),  # starts and ends: rounds of 3, 2, 5, 4, 4 seconds after one that does not count
+        ([0, 10], 10, 2),  # a slow head is timed once
+    ],
+)
+def test_the_fastest_round_counts(ticks, seconds, n, monkeypatch):
+    clock = itertools.accumulate(ticks)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    monkeypatch.setattr(timing, "SECONDS", 9.0 if n == 2 else 100.0)
     ran = []
-    assert fastest(lambda: ran.append(1), CPU) == 2
-    assert len(ran) == 6
-
-
-def test_a_slow_head_is_timed_once(monkeypatch):
-    ticks = itertools.count(0, 10)
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    ran = []
-    assert fastest(lambda: ran.append(1), CPU) == 10
-    assert len(ran) == 2
+    assert (fastest(lambda: ran.append(1), CPU), len(ran)) == (seconds, n)
 
 
 def test_it_is_of_the_forward_pass_and_leaves_the_head_as_it_is(sets):
@@ -70,49 +70,23 @@ def test_it_stands_beside_the_metrics_and_not_in_them(sets, tmp_path):
     assert timed["abmilp"]["cost"]["bytes_per_image"] == 9 * 8 * 2
 
 
-SHAPES = {"patch": (6, 8), "cls": (8,)}
-
-
-def measured(spec: HeadSpec, reads: tuple[str, ...], multilabel: bool = False) -> HeadRate:
-    shapes = {**SHAPES, "attention/cls": (2, 6), "patch/block0": (6, 8)}
-    return measure_head(spec, {kind: shapes[kind] for kind in reads}, 2, 3, multilabel, CPU)
-
-
+@pytest.mark.parametrize("multilabel", [False, True])
 @pytest.mark.parametrize(
     ("spec", "reads", "is_pooled", "width"),
     [
-        (HeadSpec("cls"), ("cls",), True, 8),
-        (HeadSpec("cls-average"), ("cls", "patch"), True, 16),
-        (HeadSpec("cls-attention"), ("patch", "attention/cls"), True, 8),
-        (HeadSpec("abmilp"), ("patch",), False, 8),
-        (HeadSpec("abmilp", final_norm=True), ("patch",), False, 8),
-        (HeadSpec("abmilp", {"blocks": [0]}), ("patch/block0",), False, 8),
+        (HeadSpec("cls"), {"cls": (8,)}, True, 8),
+        (HeadSpec("cls-average"), {"cls": (8,), "patch": (6, 8)}, True, 16),
+        (HeadSpec("cls-attention"), {"patch": (6, 8), "attention/cls": (2, 6)}, True, 8),
+        (HeadSpec("abmilp", final_norm=True), {"patch": (6, 8)}, False, 8),
+        (HeadSpec("abmilp", {"blocks": [0]}), {"patch/block0": (6, 8)}, False, 8),
     ],
+    ids=str,
 )
-def test_vectors_without_parameters_are_pooled_apart(
-    spec: HeadSpec, reads: tuple[str, ...], is_pooled: bool, width: int
-) -> None:
-    rate = measured(spec, reads)
+def test_vectors_without_parameters_are_pooled_apart(spec, reads, is_pooled, width, multilabel, monkeypatch):
+    labels, losses_of, generator = [], timing.losses_of, torch.get_rng_state()
+    monkeypatch.setattr(timing, "losses_of", lambda logits, y: labels.append(y) or losses_of(logits, y))
+    rate = measure_head(spec, reads, 2, 3, multilabel, CPU)
     assert (rate.is_pooled, rate.width) == (is_pooled, width)
     assert min(rate.learn_s, rate.judge_s) > 0
-
-
-@pytest.mark.parametrize("multilabel", [False, True])
-def test_losses_are_those_of_the_labels(multilabel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    dimensions = set()
-
-    def noted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        dimensions.add(labels.ndim)
-        return losses_of(logits, labels)
-
-    monkeypatch.setattr(rates, "losses_of", noted)
-    assert measured(HeadSpec("abmilp"), ("patch",), multilabel).learn_s > 0
-    assert dimensions == {2 if multilabel else 1}
-
-
-def test_random_numbers_stay_as_they_are() -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    measured(HeadSpec("abmilp"), ("patch",))
-    assert torch.equal(torch.rand(3), expected)
+    assert {y.ndim for y in labels} == {1 + multilabel}
+    assert torch.equal(torch.get_rng_state(), generator)

@@ -7,13 +7,12 @@ import torch
 from torch import nn
 
 from probe.aggregators import AGGREGATORS, Aggregator, Pooled
-from probe.course import epoch_seed, pieces
 from probe.grid import HeadSpec
 from probe.head import FinalNorm
 from probe.metrics import PER_IMAGE
 from probe.recipe import Recipe
 from probe.stack import Stack
-from probe.train import Family, losses_of, train
+from probe.train import Family, epoch_seed, losses_of, pieces, train
 from store import BeyondClsError
 from tests.probe.test_optim import RULES
 from tests.probe.training import D, Images, K, T, equal, family, member, trained
@@ -339,7 +338,7 @@ class TestPieces:
             assert [p.ends_step for p in pieces_of_step] == [False] * (len(pieces_of_step) - 1) + [computed > 0]
 
     def test_of_several_processes(self, monkeypatch):
-        monkeypatch.setattr("probe.course.world_size", lambda: 4)
+        monkeypatch.setattr("probe.train.world_size", lambda: 4)
         plan = pieces(9, Recipe(2, 16, 8, warmup_epochs=0))
         assert [(p.rows, p.rows_of_step, p.skip, p.ends_step) for p in plan] == [
             (2, 16, False, False), (2, 16, False, True), (2, 16, False, False), (2, 16, False, True), (1, 4, False, True)
