@@ -17,11 +17,10 @@ from store import BeyondClsError, FeatureStore, StoreError
 from tests.features import write_arrays, write_features
 
 D, T = 8, 9
-RECIPE = Recipe(epochs=2, batch_size=32, warmup_epochs=0)
 
 
 def plan(aggregator, closed=None, **options):
-    return HeadPlan(HeadSpec(aggregator, options), RECIPE, seeds=(0,), closed=closed)
+    return HeadPlan(HeadSpec(aggregator, options), Recipe(2, 32, warmup_epochs=0), seeds=(0,), closed=closed)
 
 
 def write(folder, **changes):
@@ -40,16 +39,28 @@ def tokens(tmp_path_factory):
     return write(tmp_path_factory.mktemp("tokens"), views=2)
 
 
+@pytest.fixture(scope="module")
+def vectors_alone(sets, tmp_path_factory):
+    """The same vectors without patch tokens and the pooling."""
+    folder, pair = tmp_path_factory.mktemp("alone"), []
+    for store in sets:
+        arrays = {n: a for n, a in store.arrays.items() if not n.startswith(("patch", "pooled"))}
+        spec = replace(store.spec, blocks=(), vectors=tuple(name for name in store.spec.vectors if name != "pooled"))
+        values = {name: array.stored(np.arange(len(store))) for name, array in arrays.items()}
+        attributes = {name: store.attributes[name] for name in ("encoder", "norm_eps", "classes", "problems")}
+        pair.append(write_arrays(folder / store.path.name, spec, [a.layout for a in arrays.values()], values, attributes))
+    return pair
+
+
 @pytest.mark.parametrize("head", ["average", "cls-average"])
 def test_the_average_is_read_and_gives_what_tokens_give(head, sets, tokens, tmp_path):
-    with_vectors, without = (probe(*pair, tmp_path / name, plan(head)) for name, pair in (("v", sets), ("t", tokens)))
+    with_vectors, without = (probe(*pair, tmp_path / name, plan(head))[name] for name, pair in (("v", sets), ("t", tokens)))
     cls_nbytes = 2 * D * (head == "cls-average")
-    assert with_vectors["v"]["cost"]["bytes_per_image"] == 4 * D + cls_nbytes
-    assert without["t"]["cost"]["bytes_per_image"] == 2 * T * D + cls_nbytes
-    assert with_vectors["v"]["top1"] == without["t"]["top1"]
-    assert [metrics["n_tokens"] for metrics in (with_vectors["v"], without["t"])] == [None, T]
-    again = probe(*sets, tmp_path / "v", plan(head))
-    assert again == with_vectors, "in place, or trained again"
+    read = [metrics["cost"]["bytes_per_image"] for metrics in (with_vectors, without)]
+    assert read == [4 * D + cls_nbytes, 2 * T * D + cls_nbytes]
+    assert with_vectors["top1"] == without["top1"]
+    assert (with_vectors["n_tokens"], without["n_tokens"]) == (None, T)
+    assert probe(*sets, tmp_path / "v", plan(head))["v"] == with_vectors, "in place, or trained again"
 
 
 @pytest.mark.parametrize(("name", "spec"), [("norm", {"final_norm": True}), ("one side", {})])
@@ -67,9 +78,9 @@ def test_what_is_read_does_not_depend_on_what_a_copy_has(sets, tmp_path):
         for folder in folders:
             shutil.rmtree(folder / kind)
         copies[kind] = [FeatureStore.open(folder) for folder in folders]
-    whole, without_tokens = (probe(*pair, tmp_path / "out" / "average", plan("average")) for pair in (sets, copies["patch"]))
-    assert whole["average"]["top1"] == without_tokens["average"]["top1"]
-    with pytest.raises(StoreError, match="average is not in this copy of the feature set; fetch it: dvc pull"):
+    whole, without_tokens = (probe(*pair, tmp_path / "out" / "h", plan("average"))["h"] for pair in (sets, copies["patch"]))
+    assert whole["top1"] == without_tokens["top1"]
+    with pytest.raises(StoreError, match=r"average is not in this copy .* dvc pull"):
         probe(*copies["average"], tmp_path / "none", plan("average"))
 
 
@@ -89,54 +100,37 @@ def test_a_block_whose_tokens_are_not_kept(sets, tmp_path):
 @pytest.mark.parametrize("protocol", [None, *CLOSED])
 def test_the_pooling_of_the_encoder(protocol, sets, tmp_path):
     closed = None if protocol is None else make_closed(protocol, **({"ks": [3]} if protocol == "knn" else {}))
-    (metrics,) = probe(*sets, tmp_path / "out", plan("encoder-pooling", closed)).values()
+    metrics = probe(*sets, tmp_path / "out", plan("encoder-pooling", closed))["out"]
     assert metrics["top1"]["mean"] > 50
     assert metrics["cost"]["bytes_per_image"] == 4 * D
 
 
-def test_without_a_pooling(tokens, tmp_path):
-    head = plan("encoder-pooling")
-    assert absent_kinds({"pool": head}, tokens[0]) == {"pool": ["pooled"]}
-    with pytest.raises(StoreError, match=r"no vectors of the encoder's own pooling .* an encoder that pools by itself"):
-        probe(*tokens, tmp_path / "out", head)
-    with pytest.raises(StoreError, match=r"has no average patch tokens .* beyondcls extract --extend --vectors all"):
+@pytest.mark.parametrize("blocks", ["[0]", [0, 0], []])
+def test_blocks_that_cannot_be(blocks):
+    with pytest.raises(BeyondClsError, match="expected a list of different whole numbers"):
+        plan("average", blocks=blocks).head.build(D, T, 3)
+
+
+def test_what_is_lacking_and_what_gives_it(tokens, vectors_alone, tmp_path):
+    for pair, head, message in (
+        (tokens, "encoder-pooling", "no vectors of the encoder's own pooling .* an encoder that pools by itself"),
+        (vectors_alone, "abmilp", "no patch tokens .*beyondcls extract --extend --vectors kept"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            probe(*pair, tmp_path / "out", plan(head))
+        heads = {"abmilp": plan("abmilp"), "own": plan("encoder-pooling")}
+        assert absent_kinds(heads, pair[0]) == {"own": ["pooled"]}, "the rest can be extracted"
+    with pytest.raises(StoreError, match=r"no average patch tokens .* beyondcls extract --extend --vectors all"):
         tokens[0].tokens("average")
 
 
-@pytest.mark.parametrize("blocks", ["[0]", [0, 0], []])
-def test_blocks_that_cannot_be(blocks, sets, tmp_path):
-    with pytest.raises(BeyondClsError, match="expected a list of different whole numbers"):
-        probe(*sets, tmp_path / "out", plan("average", blocks=blocks))
-
-
-@pytest.fixture(scope="module")
-def vectors_alone(sets, tmp_path_factory):
-    """The same vectors without patch tokens and the pooling."""
-    folder, pair = tmp_path_factory.mktemp("alone"), []
-    for store in sets:
-        arrays = {n: a for n, a in store.arrays.items() if not n.startswith(("patch", "pooled"))}
-        spec = replace(store.spec, blocks=(), vectors=tuple(name for name in store.spec.vectors if name != "pooled"))
-        values = {name: array.stored(np.arange(len(store))) for name, array in arrays.items()}
-        attributes = {name: store.attributes[name] for name in ("encoder", "norm_eps", "classes", "problems")}
-        pair.append(write_arrays(folder / store.path.name, spec, [a.layout for a in arrays.values()], values, attributes))
-    return pair
-
-
-class TestWithoutPatchTokens:
-    @pytest.mark.parametrize("block", [None, 0])
-    @pytest.mark.parametrize("head", ["cls", "average", "cls-average"])
-    def test_heads_of_vectors_are_the_same(self, head, block, sets, vectors_alone, tmp_path):
-        with_tokens, without = (
-            probe(*pair, tmp_path / name, plan(head), block=block) for name, pair in (("t", sets), ("v", vectors_alone))
-        )
+@pytest.mark.parametrize("block", [None, 0])
+@pytest.mark.parametrize("head", ["cls", "average", "cls-average"])
+def test_without_patch_tokens_heads_of_vectors_are_the_same(head, block, sets, vectors_alone, tmp_path):
+    pairs = sets, vectors_alone, (vectors_alone[0], sets[1])  # trained on vectors alone, tested on tokens
+    with_tokens, *others = (
+        probe(*pair, tmp_path / "out" / f"{i}", plan(head), block=block)[f"{i}"] for i, pair in enumerate(pairs)
+    )
+    for without in others:
         for measure in ("top1", "block", "augmentation", "n_tokens"):
-            assert without["v"][measure] == with_tokens["t"][measure]
-
-    def test_others_say_what_is_lacking_and_what_gives_it(self, vectors_alone, tmp_path):
-        with pytest.raises(StoreError, match=r"no patch tokens .*beyondcls extract --extend --vectors kept"):
-            probe(*vectors_alone, tmp_path / "out", plan("abmilp"))
-        assert absent_kinds({"abmilp": plan("abmilp"), "own": plan("encoder-pooling")}, vectors_alone[0]) == {"own": ["pooled"]}
-
-    def test_they_may_be_trained_on_and_tokens_tested_on(self, sets, vectors_alone, tmp_path):
-        written = probe(vectors_alone[0], sets[1], tmp_path / "mixed", plan("average"))
-        assert written["mixed"]["top1"] == probe(*sets, tmp_path / "tokens", plan("average"))["tokens"]["top1"]
+            assert without[measure] == with_tokens[measure]
