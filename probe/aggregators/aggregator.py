@@ -95,9 +95,7 @@ class Aggregator(nn.Module, ABC):
         """
         if self.trainable:
             return self.pool_members(parameters, features)
-        vector, weights = self(features)
-        expanded = None if weights is None else weights.expand(n_members, *weights.shape)
-        return Pooled(vector.expand(n_members, *vector.shape), expanded)
+        return Pooled(*(None if x is None else x.expand(n_members, *x.shape) for x in self(features)))
 
     def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
         """`pool_many` where there are parameters: `forward` of each member, vectorised; each draws its own random numbers."""
@@ -196,17 +194,7 @@ class Weighted(Aggregator):
         return torch.zeros_like(weights).scatter(-1, indices[..., : self.top_k], largest / largest.sum(-1, keepdim=True))
 
 
-def kinds_in_bag(tokens: str) -> tuple[str, ...]:
-    """Kinds of features of the bag "patch", or "all" for [cls] and patches (never registers).
-
-    Raises:
-        BeyondClsError: another name.
-    """
-    return BAGS[choice("bag of tokens", tokens, BAGS)]
-
-
 def bag(features: Features, kinds: Iterable[str]) -> Float[Tensor, "B N D"]:
     """Tokens of several kinds, concatenated; a single kind is returned as it is."""
-    tokens = [features[kind] for kind in kinds]
-    tokens = [t if t.ndim == 3 else t[:, None] for t in tokens]
+    tokens = [x if (x := features[kind]).ndim == 3 else x[:, None] for kind in kinds]
     return tokens[0] if len(tokens) == 1 else torch.cat(tokens, 1)
