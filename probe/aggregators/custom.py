@@ -19,9 +19,8 @@ def custom_aggregator(name: str) -> type[Aggregator]:
     """
     file, _, cls = name.rpartition(":")
     module = module_of(name)
-    classes = {
-        n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Aggregator) and v is not Aggregator
-    }
+    types = {n: v for n, v in vars(module).items() if isinstance(v, type) and v is not Aggregator}
+    classes = {n: v for n, v in types.items() if issubclass(v, Aggregator)}
     if cls in classes:
         return classes[cls]
     if hasattr(module, cls):

@@ -57,12 +57,8 @@ class StoredAttention(Weighted):
                 )
         if self.without is not None and n_heads == 1:
             raise BeyondClsError(f"without is {self.without}, but {self.map} has one attention head; nothing would be left")
-        if self.head is not None:
-            row = rows[:, self.head]
-        elif self.without is not None:
-            row = rows[:, [head for head in range(n_heads) if head != self.without]].mean(1)
-        else:
-            row = rows.mean(1)
+        others = slice(None) if self.without is None else [head for head in range(n_heads) if head != self.without]
+        row = rows[:, others].mean(1) if self.head is None else rows[:, self.head]
         return row / row.sum(-1, keepdim=True)
 
 
