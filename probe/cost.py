@@ -55,7 +55,7 @@ def cost_of(
     """
     n_parameters, n_of_classifier = (sum(p.numel() for p in part.parameters()) for part in (head.aggregator, head.classifier))
     features: dict[str, Tensor] = {kind: torch.empty(1, *shape, device="meta") for kind, shape in shapes.items()}
-    flops = memory = None
+    flops, memory = None, None
     with suppress(Exception):  # of an aggregator whose steps depend on values, such as an iteration until nothing changes
         shadow = copy.deepcopy(head).to("meta").eval()  # not in training: one image has no variance over the batch
         with torch.no_grad(), FlopCounterMode(display=False) as counter, _Largest(shadow) as largest:

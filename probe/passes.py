@@ -293,7 +293,7 @@ class HeadPasses:
             self.say(f"encoder in the loop: a pass over {len(learn_from.rows):,} images an epoch, for {len(members)} trainings")
         checkpoint = self._checkpoint(members, recipe, order, learn_from, judge_by, streamed)
         each_epoch, stage = (judge, "training") if judge_by is self.test else (None, "selection")
-        called = {"say": self.say, "progress": self.progress, "on_epoch": self.on_epoch, "stops": self.stops}
+        called: dict[str, Any] = {"say": self.say, "progress": self.progress, "on_epoch": self.on_epoch, "stops": self.stops}
         start = go_on(families, learn, each_epoch, recipe, order, checkpoint=checkpoint, stage=stage, final_norm=norm, **called)
         if isinstance(learn, Loader) and start < recipe.epochs:
             self.say(f"read at {learn.stats}")
@@ -312,7 +312,7 @@ class HeadPasses:
                     measures["entropy"] = entropy  # the same for all members, as nothing that is trained enters
             for m, member in enumerate(family.names):
                 kept = {"weights": weights, "correct": scored.correct, "without": scored.without or None}
-                of_images = {name: values[m] for name, values in kept.items() if values is not None}
+                of_images: dict[str, Any] = {name: values[m] for name, values in kept.items() if values is not None}
                 outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], scored.measures[m], **of_images))
         return outcomes
 

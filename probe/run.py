@@ -29,6 +29,8 @@ from store.loading.placement import Placement
 from store.places.disk import check_writable
 from store.shown import Bars, no_bars
 
+Writers = Sequence[Callable[[Path], None]]
+
 
 def probe(
     training: FeatureStore,
@@ -149,38 +151,32 @@ def probe(
         common |= {"rank": rank, "world_size": world_size, "progress": progress or shown_progress}
         called = {"say": say, "on_epoch": on_epoch, "stops": stops}
         common |= {name: function for name, function in called.items() if function is not None}
+        of_steps: dict[str, Any] = {"views": shown, "loop": loop}  # protocols without steps take the stored view 0
 
-        def passes_of(recipe: Recipe | None, plans: Mapping[str, HeadPlan]) -> HeadPasses:
-            heads = {name: plan.head for name, plan in plans.items()}
-            if recipe is None:  # these take the stored view 0
-                return HeadPasses(heads, learn_from, judge_by, **common)
-            return HeadPasses(heads, learn_from, judge_by, shown, loop=loop, **common)
-
-        def write(
-            name: str,
-            passes: HeadPasses,
-            measures: dict[str, Any],
-            more: Callable[[Path], None],
-            together: Together | None = None,
-        ) -> None:
+        def write(name: str, passes: HeadPasses, measures: dict[str, Any], writers: Writers, together: Together | None) -> None:
             measures |= {**about, **computed_by(place)}
             written[name] = json.loads(json.dumps(measures))
             if rank == 0:
                 with of_heads[name].written() as folder:
                     write_measures(folder, measures)
-                    more(folder)
+                    for write_files in writers:
+                        write_files(folder)
                     if timed:
                         write_timing(folder, time_head(passes.template(name), passes.test, place), together)
 
         # All are made first, so that errors are raised before anything trains.
         of_heads = {name: folder_of_head(out / name if isinstance(heads, Mapping) else out, encoder) for name in plans}
-        groups = [(recipe, group, passes_of(recipe, group)) for recipe, group in _group_by_recipe(plans)]
+        groups = []
+        for recipe, group in _group_by_recipe(plans):
+            specs = {name: plan.head for name, plan in group.items()}
+            options = common | of_steps if recipe else common
+            groups.append((recipe, group, HeadPasses(specs, learn_from, judge_by, **options)))
         while groups:  # vectors that one of them has pooled are gone when the next begins
             recipe, group, passes = groups.pop(0)
             if recipe is None:
                 for name, plan in group.items():
                     measures, correct = measures_of_closed(name, plan, passes)
-                    write(name, passes, measures, partial(write_correct, correct=correct))
+                    write(name, passes, measures, [partial(write_correct, correct=correct)], None)
                 continue
             folders = {name: of_heads[name].folder for name in group}
             kept = {} if retrain or loop is not None else heads_in_place(group, passes, held_out, folders, about)
@@ -188,8 +184,8 @@ def probe(
             passes.kept_heads |= kept.keys()
             if kept:
                 passes.progress(n_epochs(group[name] for name in kept))
-            began = time.perf_counter()
-            chosen = select(group, passes, recipe, held_out, {name: selected for name, (_, selected) in kept.items()})
+            began, chosen_before = time.perf_counter(), {name: selected for name, (_, selected) in kept.items()}
+            chosen = select(group, passes, recipe, held_out, chosen_before)
             outcomes = _train(group, passes, recipe, chosen)
             together = Together(time.perf_counter() - began, len(outcomes))
             for name, (measures, selected) in kept.items():
@@ -199,8 +195,12 @@ def probe(
             converge(passes, outcomes, converged)
             for name, of_seeds in outcomes.items():
                 measures = measures_of(name, group[name], passes, of_seeds, chosen[name])
-                more = partial(_write_trained, group[name], passes, of_seeds, chosen[name], held_out, about)
-                write(name, passes, measures, more, None if name in kept else together)
+                result = {"plan": group[name], "passes": passes, "outcomes": of_seeds, "chosen": chosen[name]}
+                writers = [partial(write_trained, **result, about=about)]
+                if loop is None:
+                    request = request_of(group[name], passes, held_out, about)
+                    writers.append(partial(write_record, request=request, chosen=chosen[name]))
+                write(name, passes, measures, writers, None if name in kept else together)
         if rank == 0:
             unfinished.remove()
     return {name: written[name] for name in plans}
@@ -293,17 +293,3 @@ def _train(
     if missing := [member for member in members if member not in by_member and member.head not in passes.kept_heads]:
         raise BeyondClsError(f"{missing[0]} {passes.lost[missing[0]]}")
     return {name: [by_member[m] for m in members if m.head == name] for name in plans if name not in passes.kept_heads}
-
-
-def _write_trained(
-    plan: HeadPlan,
-    passes: HeadPasses,
-    outcomes: Sequence[Outcome],
-    chosen: Selected,
-    held_out: float,
-    about: Mapping[str, Any],
-    folder: Path,
-) -> None:
-    write_trained(folder, plan, passes, outcomes, chosen, about)
-    if passes.loop is None:
-        write_record(folder, request_of(plan, passes, held_out, about), chosen)
