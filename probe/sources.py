@@ -53,7 +53,10 @@ class Source:
             if self.joined is None:
                 raise StoreError(f"this head reads {kind!r}, of a second feature set; name it with --joined")
             store, block = self.joined, self.joined.spec.deepest
-        return [_array_reader(store, plain_kind, block, view) for view in views]
+        name = ArrayName.parse(plain_kind)
+        if name.kind == "attention":
+            return [store.attention(name.what, block if name.block is None else name.block, view) for view in views]
+        return [store.array(_array_name(plain_kind, block, view)) for view in views]
 
     def describes(self, kind: str, views: Iterable[int] = (0,)) -> bool:
         """Whether a kind of this set, not of a second one, was extracted in these views, be it in this copy or not."""
@@ -92,7 +95,7 @@ class Source:
         if self.joined is not None:
             usable &= self.row_of_joined >= 0
         if self.subset is not None:
-            usable &= _row_mask(self.store, self.subset)
+            usable &= np.isin(np.arange(len(usable)), _checked_rows(self.store, self.subset))
         if not usable.any():
             among = "" if self.subset is None else " among the rows of the subset"
             shared = "" if self.joined is None else f" that {self.joined.where} has too"
@@ -190,21 +193,13 @@ class Source:
         return [shape for name, shape in names.items() if name.kind in kinds and not name.is_scale]
 
 
-def _array_reader(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader:
-    """The array of a kind; `block` is for kinds that do not name one."""
-    name = ArrayName.parse(kind)
-    if name.kind == "attention":
-        return store.attention(name.what, block if name.block is None else name.block, view)
-    return store.array(_array_name(kind, block, view))
-
-
 def _array_name(kind: str, block: int, view: int) -> str:
     """The array of a kind that is no map."""
     return str(replace(ArrayName.parse(kind), block=block if kind in OF_BLOCKS else ArrayName.parse(kind).block, view=view))
 
 
-def _row_mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
-    """[N] bool of row numbers.
+def _checked_rows(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
+    """Row numbers.
 
     Raises:
         StoreError: they are not row numbers of the set.
@@ -214,9 +209,7 @@ def _row_mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
         raise StoreError(f"a subset is {rows.dtype} {rows.shape}, expected row numbers; of a mask, take np.flatnonzero")
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(store):
         raise StoreError(f"a subset has rows {rows.min()} to {rows.max()}, but {store.where} has {len(store)} images")
-    mask = np.zeros(len(store), bool)
-    mask[rows.astype(np.int64)] = True
-    return mask
+    return rows
 
 
 def check_encoder(training: FeatureStore, other: FeatureStore) -> None:
@@ -288,14 +281,13 @@ def check_labels(training: Source, test: Source) -> None:
 def indistinct(labels: Integer[np.ndarray, "N *C"]) -> str:
     """Why no class tells these images apart; empty if some class does."""
     n = len(labels)
-    if labels.ndim > 1:
-        if not (labels > 0).any():
-            return f"none of the {n:,} training images has a label"
-        apart = (labels > 0).any(0) & (labels == 0).any(0)
-        return "" if apart.any() else f"no class tells the {n:,} training images apart: each has all of them or none"
-    return (
-        f"all {n:,} training images are of class {labels[0]}, expected 2 classes or more" if (labels == labels[0]).all() else ""
-    )
+    if labels.ndim == 1:
+        same = f"all {n:,} training images are of class {labels[0]}, expected 2 classes or more"
+        return same if (labels == labels[0]).all() else ""
+    if not (labels > 0).any():
+        return f"none of the {n:,} training images has a label"
+    apart = (labels > 0).any(0) & (labels == 0).any(0)
+    return "" if apart.any() else f"no class tells the {n:,} training images apart: each has all of them or none"
 
 
 def _check_classes(training: FeatureStore, test: FeatureStore) -> None:
@@ -345,15 +337,9 @@ def few_of(names: Sequence[str]) -> str:
 
 def encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
     """The encoder of a set, and its blocks whose tokens and attention maps a probe reads."""
-    spec = store.spec
-    return {
-        "encoder": store.attributes["encoder"],
-        "encoder_weights": spec.weights,
-        "architecture": spec.architecture,
-        "transform": dict(spec.transform),
-        "block": block,
-        "attention_block": block,
-    }
+    spec, blocks = store.spec, {"block": block, "attention_block": block}
+    described = {"encoder_weights": spec.weights, "architecture": spec.architecture, "transform": dict(spec.transform)}
+    return {"encoder": store.attributes["encoder"], **described, **blocks}
 
 
 def check_trained_on(
