@@ -108,12 +108,9 @@ class _Tally:
         if self._scores:
             scores, labels = torch.cat(self._scores, 1), torch.cat(self._labels)
             # One member after the other: ranking all of them at once would take several times the memory of the scores.
-            columns |= {
-                name: [measure(member_scores, labels).item() for member_scores in scores]
-                for name, measure in MULTILABEL.items()
-            }
+            columns |= {name: [measure(own, labels).item() for own in scores] for name, measure in MULTILABEL.items()}
             if self._last:
-                without = [map_without_each(member_scores, labels) for member_scores in scores]
+                without = [map_without_each(own, labels) for own in scores]
         if self._entropy is not None:
             columns["entropy"] = (self._entropy / self._n_images).expand(self._n_members).tolist()
         rows = zip(*columns.values(), strict=True)

@@ -105,12 +105,8 @@ def score(
     references: dict[tuple[Trained, str], Judged] = {}
     described: dict[Path, dict[str, Any]] = {}
     for name in tests:
-        judged = _judge(
-            {head: sources[name, head] for head in opened},
-            {(head, other): (choices[other, head], right) for head in opened for other, right in asked[name, head].items()},
-            temperatures,
-            on,
-        )
+        by_map = {(head, o): (choices[o, head], right) for head in opened for o, right in asked[name, head].items()}
+        judged = _judge({head: sources[name, head] for head in opened}, by_map, temperatures, on)
         references = references or judged
         for head in opened if name in kept else ():
             own, reference = judged[head, name], references.get((head, name), references[head, first])
@@ -219,9 +215,8 @@ def _measures_by_image(logits: Float[Tensor, "B G"], labels: Int[Tensor, "B"], t
     for prefix, divisor in {"": 1.0, TEMPERED: temperature}.items():
         if divisor is not None:
             log_p = (logits.double() / divisor).log_softmax(-1)
-            measured[prefix + NLL] = -log_p.gather(-1, labels[:, None]).squeeze(-1)
-            measured[f"{prefix}brier"] = brier_scores(log_p.exp(), labels)
-            measured[f"{prefix}confidence"] = log_p.exp().amax(-1)
+            nll, brier = -log_p.gather(-1, labels[:, None]).squeeze(-1), brier_scores(log_p.exp(), labels)
+            measured |= {prefix + NLL: nll, f"{prefix}brier": brier, f"{prefix}confidence": log_p.exp().amax(-1)}
     return measured
 
 
@@ -246,11 +241,7 @@ def _describe_score(head: Trained, judged: Judged, temperatures: Mapping[Key, fl
         bins[f"{prefix}reliability"] = reliability(of_all, correct.reshape(-1), bins_of_width(of_all))
     if temperatures:
         measures["temperature"] = over_seeds([temperatures[head, seed] for seed in head.by_seed])
-    about = {
-        "n_test": len(judged.labels),
-        "test_images": digest_of_images(judged.source),
-    }
-    return content | measures | bins | about
+    return content | measures | bins | {"n_test": len(judged.labels), "test_images": digest_of_images(judged.source)}
 
 
 def _notes(head: Trained, judged: Judged, about: Mapping[str, Any]) -> list[str]:

@@ -215,7 +215,7 @@ def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Head
     if best is None:
         raise BeyondClsError(f"head {name!r} diverged with every setting: {'; '.join(notes)}; give lower base_lrs")
     if n_collapsed := sum(setting.collapsed for setting in tried):
-        notes.append(f"weights collapsed with {n_collapsed} of {len(tried)} settings (entropy below ln 2: under two patches)")
+        notes.append(f"weights collapsed with {n_collapsed} of {len(tried)} settings (entropy below ln 2)")
     compared = [_candidate(values, setting, tried[best], plan) for values, setting in zip(plan.settings, tried, strict=True)]
     alike = [
         c

@@ -79,9 +79,7 @@ def k_shot(labels: Integer[np.ndarray, "N *C"], k: int, seed: int = 0, rows: np.
         BeyondClsError: a class of `labels` with fewer than k images (in `rows`), k below 1, or several labels an image.
     """
     if labels.ndim != 1:
-        raise BeyondClsError(
-            f"k images of each class are not defined for labels {labels.shape} (several an image); use percentage"
-        )
+        raise BeyondClsError(f"k of each class is not defined for labels {labels.shape} (several an image); use percentage")
     if k < 1:
         raise BeyondClsError(f"k is {k}, expected 1 or more images of each class")
     candidates = _candidates(labels, rows)

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +75,14 @@ def fastest(run: Callable[[], object], device: torch.device) -> float:
     """Seconds of the fastest of several runs, after one that is not counted; slower ones waited for the machine."""
     rounds: list[float] = []
     run()
+    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None  # until a GPU is done
     while not rounds or (len(rounds) < ROUNDS and sum(rounds) < SECONDS):
-        _wait_for_gpu(device)
+        wait()
         start = time.perf_counter()
         run()
-        _wait_for_gpu(device)
+        wait()
         rounds.append(time.perf_counter() - start)
     return min(rounds)
-
-
-def _wait_for_gpu(device: torch.device) -> None:
-    """Wait until a GPU has finished its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def write_timing(folder: Path, timing: Timing, together: Together | None = None) -> None:
@@ -154,13 +150,16 @@ def measure_head(
     Raises:
         BeyondClsError: unknown aggregator or options.
     """
-    n, (dim, n_patches) = AT_ONCE[device.type], _sizes(shapes)
+    n, of_tokens = AT_ONCE[device.type], [s for kind, s in shapes.items() if kind_of(kind) in ("patch", "cls", "registers")]
+    dim, n_patches = (of_tokens or [(1,)])[0][-1], next((s[0] for kind, s in shapes.items() if kind_of(kind) == "patch"), None)
     norm = FinalNorm(torch.ones(dim), torch.zeros(dim), 1e-6) if spec.final_norm else None
     heads = [spec.build(dim, n_patches, n_classes, norm, seed) for seed in range(n_members)]
     aggregator = heads[0].aggregator.to(device)
     stored = torch.float16 if reads_stored(device) and aggregator.takes_stored and norm is None else torch.float32
     with isolated_randomness(0):
-        batch = {kind: _random_features(kind, (n, *shapes[kind]), stored).to(device) for kind in aggregator.reads}
+        batch = {kind: torch.randn(n, *shapes[kind]) for kind in aggregator.reads}
+        for kind, values in batch.items():  # rows of attention are positive and sum to 1
+            batch[kind] = (values.softmax(-1) if "attention" in kind else values.to(stored)).to(device)
         labels = torch.randint(2, (n, n_classes)) if multilabel else torch.randint(n_classes, (n,))
         batch["label"] = labels.to(device)
         pool_s = 0.0
@@ -179,16 +178,3 @@ def measure_head(
         with torch.no_grad():
             judge_s = fastest(lambda: stack(batch), device) / n
     return HeadRate(learn_s, judge_s, pool_s, aggregator.width)
-
-
-def _sizes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int | None]:
-    """D, and T where there are patches."""
-    patch = next((shape for kind, shape in shapes.items() if kind_of(kind) == "patch"), None)
-    tokens = next((shape for kind, shape in shapes.items() if kind_of(kind) in ("patch", "cls", "registers")), (1,))
-    return tokens[-1], None if patch is None else patch[0]
-
-
-def _random_features(kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Random tokens; or rows of attention, which are positive and sum to 1."""
-    values = torch.randn(shape)
-    return values.softmax(-1) if "attention" in kind else values.to(dtype)

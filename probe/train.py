@@ -91,14 +91,9 @@ class Course:
         """
         epoch_pieces = pieces(n_rows, recipe)
         n = epoch_pieces[-1].n_steps
-        return cls(
-            epoch_pieces,
-            [epoch_seed(order, epoch) for epoch in range(recipe.epochs)],
-            [
-                [learning_rate(epoch + step / n, 1.0, recipe.epochs, recipe.warmup_epochs) for step in range(n)]
-                for epoch in range(recipe.epochs)
-            ],
-        )
+        steps = [[epoch + step / n for step in range(n)] for epoch in range(recipe.epochs)]
+        shares = [[learning_rate(at, 1.0, recipe.epochs, recipe.warmup_epochs) for at in of_epoch] for of_epoch in steps]
+        return cls(epoch_pieces, [epoch_seed(order, epoch) for epoch in range(recipe.epochs)], shares)
 
 
 def epoch_seed(order: int, epoch: int) -> int:
@@ -208,9 +203,11 @@ def train(
                         if batch["label"].ndim == 1:
                             total[1] += (logits.detach().mT.max(1).indices == batch["label"]).sum(-1)
                 if piece.ends_step:
-                    rate = recipe.peak(course.shares[epoch][piece.step])
+                    rate = recipe.peak(course.shares[epoch][piece.step])  # of a member whose base is 1
                     for family in families:
-                        take_step(family, rate)
+                        assert family.optimiser is not None
+                        sum_over_ranks(*(p.grad for p in family.stack.parameters.values() if p.grad is not None))
+                        family.optimiser.step(family.base_lr * rate)
         n_seen = sum(piece.rows for piece in course.pieces if not piece.skip) * world_size()
         multilabel = batch["label"].ndim > 1
         for family, total in zip(families, sums, strict=True):
@@ -226,13 +223,6 @@ def train(
             after_epoch(epoch + 1)
         if not families:
             return
-
-
-def take_step(family: Family, rate: float) -> None:
-    """Update the parameters by their gradients; `rate`: the current learning rate of a member whose base is 1."""
-    assert family.optimiser is not None
-    sum_over_ranks(*(p.grad for p in family.stack.parameters.values() if p.grad is not None))
-    family.optimiser.step(family.base_lr * rate)
 
 
 def _end_epoch(
@@ -270,9 +260,8 @@ def _check_finite(training: Batches, seed: int) -> None:
         BeyondClsError: features that were trained on are not finite.
     """
     for batch in training.epoch(seed):
-        for name, values in ((n, v) for n, v in batch.items() if isinstance(v, Tensor)):
-            wrong = ~values.isfinite().reshape(len(values), -1).all(1)
-            if wrong.any():
+        for name, values in batch.items():
+            if isinstance(values, Tensor) and (wrong := ~values.isfinite().reshape(len(values), -1).all(1)).any():
                 raise BeyondClsError(
                     f"features {name!r} of {int(wrong.sum())} images are not finite, the first of them in row "
                     f"{int(batch['row'][wrong].min())}; extract them again, or leave these rows out"
