@@ -153,11 +153,7 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):
         return make_recipe(self.preset, **changed)
 
     def _untrained(self, X: np.ndarray, seed: int) -> Head:
-        """The head as it starts.
-
-        Raises:
-            BeyondClsError: X does not have what the aggregator reads.
-        """
+        """The head as it starts, refused where X does not have what its aggregator reads."""
         if X.ndim > 3:
             raise BeyondClsError(f"X is {list(X.shape)}, expected vectors [n, D] or tokens [n, T, D]; flatten the patches")
         name = self.aggregator or ("cls" if X.ndim == 2 else "abmilp")

@@ -124,8 +124,12 @@ def probe(
     check_pair(training, test)
     if joined is not None:
         check_pair(*joined)
-    if loop is not None:
-        _check_loop(joined, views, mix_evaluation_view)
+    stored = {"joined": joined is not None, "views": views, "mix_evaluation_view": mix_evaluation_view}
+    if loop is not None and (given := [name for name, value in stored.items() if value]):
+        raise BeyondClsError(
+            f"{given[0]} is {stored[given[0]]}, which concerns stored features, but the encoder is in the loop; leave out one "
+            "of the two"
+        )
     shown = shown_views(training, views, mix_evaluation_view) if loop is None else range(1)
     draw, fixed = (subset, None) if callable(subset) else (None, subset)
     others, rows = joined or (None, None), (fixed, None)
@@ -216,11 +220,7 @@ def n_epochs(plans: Iterable[HeadPlan]) -> int:
 def _drawn_rows(
     draw: Callable[[int, np.ndarray], np.ndarray], source: Source, plans: Mapping[str, HeadPlan]
 ) -> dict[int, np.ndarray]:
-    """Rows of the training set by seed, ascending.
-
-    Raises:
-        BeyondClsError: seeds see the images in one order, draw no images of the set, or different numbers of them.
-    """
+    """Rows of the training set by seed, ascending: as many of each, for seeds that see images in their own order."""
     if shared := [name for name, plan in plans.items() if plan.closed is None and plan.recipe.order != "own"]:
         raise BeyondClsError(f"seeds draw their own images, but order of {shared[0]} is 'shared', expected 'own'")
     draws = {seed: np.unique(draw(seed, source.rows)) for seed in sorted({s for plan in plans.values() for s in plan.seeds})}
@@ -240,19 +240,6 @@ def _name_plans(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> d
         if not name or name != Path(name).name or name == "..":
             raise BeyondClsError(f"a head is named {name!r}, expected a name for a folder, without slashes")
     return dict(heads)
-
-
-def _check_loop(joined: tuple[FeatureStore, FeatureStore] | None, views: int | None, mix_evaluation_view: bool) -> None:
-    """Refuse what concerns stored features where the encoder is in the loop.
-
-    Raises:
-        BeyondClsError: one of these was given.
-    """
-    for name, value in (("joined", joined is not None), ("views", views), ("mix_evaluation_view", mix_evaluation_view)):
-        if value:
-            raise BeyondClsError(
-                f"{name} is {value}, which concerns stored features, but the encoder is in the loop; leave out one of the two"
-            )
 
 
 def shown_views(training: FeatureStore, views: int | None, mix_evaluation_view: bool) -> range:
@@ -283,11 +270,7 @@ def _group_by_recipe(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None,
 def _train(
     plans: Mapping[str, HeadPlan], passes: HeadPasses, recipe: Recipe, chosen: Mapping[str, Selected]
 ) -> dict[str, list[Outcome]]:
-    """Train each head's seeds with the chosen setting, on all training images.
-
-    Raises:
-        BeyondClsError: a seed diverged; the mean over the others would not be one over all seeds.
-    """
+    """Train each head's seeds with the chosen setting on all training images; all, or the mean would not be over all seeds."""
     members = [Member(n, chosen[n].base_lr, chosen[n].weight_decay, seed) for n, plan in plans.items() for seed in plan.seeds]
     by_member = {outcome.member: outcome for outcome in passes.train(members, recipe)}
     if missing := [member for member in members if member not in by_member and member.head not in passes.kept_heads]:

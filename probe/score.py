@@ -136,15 +136,7 @@ def score(
 
 
 def _right_choices(source: Source, own: ClassMap, other: ClassMap, name: str) -> Int64[np.ndarray, "N"]:
-    """For each image of a test set the choice of a map that is right, -1 for none.
-
-    Args:
-        own: the map of this set.
-        other: the map, of the test set `name`.
-
-    Raises:
-        BeyondClsError: no image has one.
-    """
+    """For each image of a test set, whose map is `own`, the choice of the map of test set `name` that is right; -1 for none."""
     labels = own.labels[source.store.labels[source.rows]]
     if other is not own:
         classes = np.array([group[0] for group in own.groups])
@@ -185,11 +177,7 @@ def _judge(
 def _logits(
     sources: Mapping[Trained, Source], device: torch.device
 ) -> Iterator[tuple[slice, Trained, int, Float[Tensor, "B K"]]]:
-    """Logits of heads and their seeds, batch by batch, and which of the rows are in a batch.
-
-    Raises:
-        BeyondClsError: a head gives NaN or infinity for an image.
-    """
+    """Finite logits of heads and their seeds, batch by batch, and which of the rows are in a batch."""
     for block in dict.fromkeys(source.block for source in sources.values()):
         heads = [head for head, source in sources.items() if source.block == block]
         source, kinds = sources[heads[0]], sorted({kind for head in heads for kind in head.reads})

@@ -95,7 +95,14 @@ class Source:
         if self.joined is not None:
             usable &= self.row_of_joined >= 0
         if self.subset is not None:
-            usable &= np.isin(np.arange(len(usable)), _checked_rows(self.store, self.subset))
+            chosen, n = np.asarray(self.subset), len(usable)
+            if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
+                given = f"{chosen.dtype} {chosen.shape}"
+                raise StoreError(f"a subset is {given}, expected row numbers; of a mask, take np.flatnonzero")
+            if len(chosen) and not 0 <= chosen.min() <= chosen.max() < n:
+                bounds = f"{chosen.min()} to {chosen.max()}"
+                raise StoreError(f"a subset has rows {bounds}, but {self.store.where} has {n} images")
+            usable &= np.isin(np.arange(n), chosen)
         if not usable.any():
             among = "" if self.subset is None else " among the rows of the subset"
             shared = "" if self.joined is None else f" that {self.joined.where} has too"
@@ -198,20 +205,6 @@ def _array_name(kind: str, block: int, view: int) -> str:
     return str(replace(ArrayName.parse(kind), block=block if kind in OF_BLOCKS else ArrayName.parse(kind).block, view=view))
 
 
-def _checked_rows(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
-    """Row numbers.
-
-    Raises:
-        StoreError: they are not row numbers of the set.
-    """
-    rows = np.asarray(rows)
-    if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
-        raise StoreError(f"a subset is {rows.dtype} {rows.shape}, expected row numbers; of a mask, take np.flatnonzero")
-    if len(rows) and not 0 <= rows.min() <= rows.max() < len(store):
-        raise StoreError(f"a subset has rows {rows.min()} to {rows.max()}, but {store.where} has {len(store)} images")
-    return rows
-
-
 def check_encoder(training: FeatureStore, other: FeatureStore) -> None:
     """Refuse sets of two encoders. One may hold more blocks, views, statistics or maps than the other.
 
@@ -291,11 +284,7 @@ def indistinct(labels: Integer[np.ndarray, "N *C"]) -> str:
 
 
 def _check_classes(training: FeatureStore, test: FeatureStore) -> None:
-    """Refuse classes of which it is not known which is which, and test images of classes that are not learnt.
-
-    Raises:
-        StoreError: one set alone has names, and they are not its numbers; or names or numbers differ.
-    """
+    """Refuse classes of which it is not known which is which, and test images of classes that are not learnt."""
     ours, theirs = (store.attributes.get("classes") or [] for store in (training, test))
     if not (ours and theirs):
         if training.n_classes != test.n_classes:

@@ -254,11 +254,7 @@ def _end_epoch(
 
 
 def _check_finite(training: Batches, seed: int) -> None:
-    """Refuse features that are not finite.
-
-    Raises:
-        BeyondClsError: features that were trained on are not finite.
-    """
+    """Refuse features that are not finite."""
     for batch in training.epoch(seed):
         for name, values in batch.items():
             if isinstance(values, Tensor) and (wrong := ~values.isfinite().reshape(len(values), -1).all(1)).any():
