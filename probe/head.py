@@ -50,7 +50,8 @@ class FinalNorm(nn.Module):
             raise StoreError(f"{store.where} ({encoder}) has no final norm to apply; train this head without final_norm")
         if "norm/weight" not in store.arrays:
             return cls(torch.zeros(0), torch.zeros(0), eps)
-        return cls(*(torch.from_numpy(store.array(f"norm/{name}").all()) for name in ("weight", "bias")), eps)
+        weight, bias = (torch.from_numpy(store.array(f"norm/{name}").all()) for name in ("weight", "bias"))
+        return cls(weight, bias, eps)
 
     @classmethod
     def saved_with(cls, parameters: Path, dim: int, eps: float | None) -> Self | None:

@@ -199,7 +199,7 @@ def probe(
             converge(passes, outcomes, converged)
             for name, of_seeds in outcomes.items():
                 measures = measures_of(name, group[name], passes, of_seeds, chosen[name])
-                result = {"plan": group[name], "passes": passes, "outcomes": of_seeds, "chosen": chosen[name]}
+                result: dict[str, Any] = {"plan": group[name], "passes": passes, "outcomes": of_seeds, "chosen": chosen[name]}
                 writers = [partial(write_trained, **result, about=about)]
                 if loop is None:
                     request = request_of(group[name], passes, held_out, about)

@@ -102,10 +102,11 @@ def _evaluate(
             parts, sums = list(zip(x.split(ROWS), y.split(ROWS), strict=True)), dict[int, tuple[Tensor, Tensor, Tensor]]()
 
             def evaluate(number: int, parts: list = parts, sums: dict = sums) -> None:
-                sums[number] = _evaluate_part(*parts[number], side_by_side, biases)
+                x, y = parts[number]
+                sums[number] = _evaluate_part(x, y, side_by_side, biases)
 
             on_all(evaluate, range(len(parts)))
-            for loss, product, total in map(sums.get, range(len(parts))):  # in their order, whichever came first
+            for loss, product, total in (sums[number] for number in range(len(parts))):  # in their order, whichever came first
                 losses, gradient, of_bias = losses + loss, gradient + product, of_bias + total
     return losses, gradient.view(dim, m, k).movedim(1, 0), of_bias
 

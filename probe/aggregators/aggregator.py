@@ -95,7 +95,9 @@ class Aggregator(nn.Module, ABC):
         """
         if self.trainable:
             return self.pool_members(parameters, features)
-        return Pooled(*(None if x is None else x.expand(n_members, *x.shape) for x in self(features)))
+        vector, weights = self(features)
+        expanded = None if weights is None else weights.expand(n_members, *weights.shape)
+        return Pooled(vector.expand(n_members, *vector.shape), expanded)
 
     def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
         """`pool_many` where there are parameters: `forward` of each member, vectorised; each draws its own random numbers."""
