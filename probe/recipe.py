@@ -88,10 +88,8 @@ class Recipe:
             BeyondClsError: the number of processes does not divide them.
         """
         if self.at_once % world_size:
-            raise BeyondClsError(
-                f"batch_size {self.batch_size} (at once {self.at_once}) cannot be shared by {world_size} processes; "
-                f"choose multiples of {world_size}"
-            )
+            batch = f"batch_size {self.batch_size} (at once {self.at_once})"
+            raise BeyondClsError(f"{batch} cannot be shared by {world_size} processes; choose multiples of {world_size}")
         return self.batch_size // world_size, self.at_once // world_size
 
 

@@ -181,7 +181,7 @@ def folder_of_head(folder: Path, encoder: str) -> ResultFolder:
     metrics = folder / METRICS
     if metrics.exists() and not (folder / DESCRIPTION).exists():
         raise BeyondClsError(
-            f"{metrics} has no {DESCRIPTION} next to it, so it is not replaced: give another --out, or move it away first"
+            f"{metrics} has no {DESCRIPTION} next to it, so it is not replaced: give another --out, or move it"
         )
     return result_folder(folder, encoder, FILES, RECORD)
 

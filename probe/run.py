@@ -126,10 +126,8 @@ def probe(
         check_pair(*joined)
     stored = {"joined": joined is not None, "views": views, "mix_evaluation_view": mix_evaluation_view}
     if loop is not None and (given := [name for name, value in stored.items() if value]):
-        raise BeyondClsError(
-            f"{given[0]} is {stored[given[0]]}, which concerns stored features, but the encoder is in the loop; leave out one "
-            "of the two"
-        )
+        what = f"{given[0]} is {stored[given[0]]}, which concerns stored features"
+        raise BeyondClsError(f"{what}, but the encoder is in the loop; leave out one of the two")
     shown = shown_views(training, views, mix_evaluation_view) if loop is None else range(1)
     draw, fixed = (subset, None) if callable(subset) else (None, subset)
     others, rows = joined or (None, None), (fixed, None)

@@ -144,8 +144,7 @@ def _right_choices(source: Source, own: ClassMap, other: ClassMap, name: str) ->
         labels = np.where(labels >= 0, choices[classes[labels]], -1)
     if not (labels >= 0).any():
         raise BeyondClsError(
-            f"none of the {len(labels):,} images of {source.store.where} is of a class that the map of {name} names, expected "
-            "some; name classes that it has"
+            f"none of the {len(labels):,} images of {source.store.where} is of a class that the map of {name} names; name some"
         )
     return labels
 

@@ -156,9 +156,7 @@ def _summarise_trials(
     measure = _measure_name(passes)
     percent = [tuple(outcome.result[measure] for outcome in of_seeds) for of_seeds in outcomes]
     if any(math.isnan(value) for values in percent for value in values):
-        raise BeyondClsError(
-            f"{measure} of the {n_images} images held out is not a number: none of them has a label; hold out more of them"
-        )
+        raise BeyondClsError(f"{measure} of the {n_images} images held out is not a number: none has a label; hold out more")
     collapsed = [any(collapses(o.head, o.result.get("entropy")) for o in of_seeds) for of_seeds in outcomes]
     tried = [Tried(values, None, is_bad) for values, is_bad in zip(percent, collapsed, strict=True)]
     if (best := _best_setting(tried, plan)) is None:

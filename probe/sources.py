@@ -266,8 +266,7 @@ def check_labels(training: Source, test: Source) -> None:
         raise StoreError(f"{training.store.where}: {problem}; name a set, or a subset, whose labels differ")
     if test.store.multilabel and not (test.store.labels[test.rows] > 0).any():
         raise StoreError(
-            f"{test.store.where}: none of the {len(test.rows):,} test images has a label, so neither precision nor recall is "
-            "defined; name a set with labels"
+            f"{test.store.where}: none of the {len(test.rows):,} test images has a label, to measure by; name a set with labels"
         )
 
 

@@ -119,9 +119,7 @@ def _load_heads(probe: Path) -> dict[int, tuple[Head, dict[str, Any]]]:
         raise BeyondClsError(f"there is no {probe}/trained/seed0.json, expected what `beyondcls probe --out {probe}` writes")
     heads = {described["seed"]: (head, described) for head, described in map(load_with, files)}
     if not all(head.aggregator.trainable for head, _ in heads.values()):
-        raise BeyondClsError(
-            f"the aggregator of {probe} has no parameters, so there is nothing to transfer; train that head on the new images"
-        )
+        raise BeyondClsError(f"aggregator of {probe} has no parameters, so there is nothing to transfer; train that head there")
     return dict(sorted(heads.items()))
 
 

@@ -200,7 +200,7 @@ class EfficientProbing(Attentive):
         super().__init__(dim, dim // whole_number("divide", divide))
         if dim % divide or self.width % whole_number("queries", queries):
             raise BeyondClsError(
-                f"queries is {queries} and divide {divide}, expected queries · divide to divide the width of the tokens, {dim}"
+                f"queries is {queries} and divide {divide}, expected queries · divide to divide the width, {dim}"
             )
         self.reads = BAGS[choice("bag of tokens", tokens, BAGS)]
         self.queries = nn.Parameter(torch.randn(queries, dim) * 0.02)

@@ -52,16 +52,12 @@ class Vectors:
             raise BeyondClsError(f"vectors are {x.dtype}, expected float32 or float64; convert them with .float()")
         if bad := int((~x.isfinite()).any(-1).sum()):
             row = int((~x.isfinite()).any(-1).nonzero()[0])
-            raise BeyondClsError(
-                f"{bad} of {len(x)} vectors hold NaN or infinity, first row {row}; leave them out, or extract in float32"
-            )
+            raise BeyondClsError(f"{bad} of {len(x)} vectors hold NaN or infinity, first row {row}; leave out, or use float32")
         highest_label = 1 if self.multilabel else self.n_classes - 1
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high > highest_label:
-            raise BeyondClsError(
-                f"labels are {low} to {high}, expected 0 to {highest_label}; take the labelled rows: "
-                "np.flatnonzero(store.labelled)"
-            )
+            rows = "np.flatnonzero(store.labelled)"
+            raise BeyondClsError(f"labels are {low} to {high}, expected 0 to {highest_label}; take the rows {rows}")
         if self.multilabel and labels.shape[1] != self.n_classes:
             raise BeyondClsError(f"labels have {labels.shape[1]} columns, expected {self.n_classes}, one a class")
 
@@ -91,10 +87,9 @@ def check_pair(training: Vectors, test: Vectors) -> None:
     Raises:
         BeyondClsError: other widths, classes or kinds of labels, or fewer than two classes to tell apart.
     """
-    if training.x.shape[1] != test.x.shape[1]:
-        raise BeyondClsError(
-            f"training vectors are {training.x.shape[1]} wide, test vectors {test.x.shape[1]}; pool both in the same way"
-        )
+    width, other = training.x.shape[1], test.x.shape[1]
+    if width != other:
+        raise BeyondClsError(f"training vectors are {width} wide, test vectors {other}; pool both in the same way")
     if (training.n_classes, training.multilabel) != (test.n_classes, test.multilabel):
         labels = ["several labels" if v.multilabel else "one label" for v in (training, test)]
         kinds = [f"{v.n_classes} classes, {kind} an image" for v, kind in zip((training, test), labels, strict=True)]
