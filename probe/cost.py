@@ -71,8 +71,7 @@ def shapes_read(head: Head, source: Source) -> dict[str, tuple[int, ...]]:
 
 def bytes_read(head: Head, source: Source) -> int:
     """Bytes that a head reads of one image in one view, in the stored dtypes."""
-    arrays = [source.arrays(kind)[0] for kind in head.aggregator.reads]
-    return sum(array.nbytes // array.shape[0] for array in arrays)
+    return sum((array := source.arrays(kind)[0]).nbytes // array.shape[0] for kind in head.aggregator.reads)
 
 
 class _Largest(TorchDispatchMode):

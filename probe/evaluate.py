@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
@@ -120,9 +119,4 @@ def balanced_accuracy(right: Bool[Tensor, "M N"], labels: Int[Tensor, "N"]) -> l
 
 def map_without_each(scores: Float[Tensor, "N K"], labels: Shaped[Tensor, "N K"]) -> list[float]:
     """mAP without each group of images in turn, percent."""
-
-    def measured(chosen: Bool[np.ndarray, "N"]) -> float:
-        rows = torch.from_numpy(chosen)
-        return mean_average_precision(scores[rows], labels[rows]).item()
-
-    return without_each(len(labels), measured)
+    return without_each(len(labels), lambda rows: mean_average_precision(scores[rows], labels[rows]).item())

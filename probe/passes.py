@@ -143,8 +143,10 @@ class HeadPasses:
             for source, views in self._stored:
                 for kind in reads:
                     source.arrays(kind, views)
-            if is_foreign(self.heads[name].aggregator):
-                self._check_custom(name)
+            if is_foreign(named := self.heads[name].aggregator):  # try it on the first images
+                first_images = self.shapes.part(self.shapes.rows[:FEW]).loader(reads, batch_size=FEW, shuffle=False)
+                batch = next(iter(first_images.epoch()))
+                check_custom(named, self.template(name).aggregator, {kind: batch[kind] for kind in reads}, self.n_patches)
         for learnt in [self.learnt_by(seed) for seed in self.draws] or [self.training]:
             check_labels(learnt, self.test)
 
@@ -331,13 +333,6 @@ class HeadPasses:
         What feature sets describe decides, not what this copy of them has: results depend on the keys alone.
         """
         head.use_vectors(lambda kind: all(source.describes(kind, {0, *views}) for source, views in self._stored))
-
-    def _check_custom(self, name: str) -> None:
-        """Let a custom aggregator pool the first images."""
-        aggregator, first_images = self.template(name).aggregator, self.shapes.part(self.shapes.rows[:FEW])
-        batch = next(iter(first_images.loader(aggregator.reads, batch_size=FEW, shuffle=False).epoch()))
-        features = {kind: batch[kind] for kind in aggregator.reads}
-        check_custom(self.heads[name].aggregator, aggregator, features, self.n_patches)
 
     def _batches(
         self, names: Sequence[str], source: Source, recipe: Recipe, views: Sequence[int] = (0,), order: int | None = None

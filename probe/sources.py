@@ -224,7 +224,8 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
     Classes are what they are called, in whatever order: `Source.labels` of the test set are to be those of the training set.
 
     Raises:
-        StoreError: they are from two encoders (or transforms, dtypes), or have different classes.
+        StoreError: they are from two encoders (or transforms, dtypes), or have different classes; one set alone has names, and
+            they are not its numbers; or test images are of classes that are not learnt.
     """
     check_encoder(training, test)
     for store in (training, test):
@@ -235,7 +236,38 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
         raise StoreError(f"{training.where} has {kinds[0]} an image, {test.where} {kinds[1]}; use splits of one data set")
     for store in (training, test):
         check_class_numbers(store)
-    _check_classes(training, test)
+    ours, theirs = (store.attributes.get("classes") or [] for store in (training, test))
+    if not (ours and theirs):
+        if training.n_classes != test.n_classes:
+            raise StoreError(
+                f"{training.where} has {training.n_classes} classes, {test.where} has {test.n_classes}; "
+                "use splits of one data set, or give both extractions the same --classes file"
+            )
+        if (names := ours or theirs) and not are_their_numbers(names):
+            named, numbered = (training, test) if ours else (test, training)
+            wrong = next(label for label, name in enumerate(names) if whole_number(name) != label)
+            raise StoreError(
+                f"{numbered.where} has numbers for classes, and nothing says that its class {wrong} is {names[wrong]!r}, as in "
+                f"{named.where}; extract it again with --update and --classes FILE, the names in the order of its numbers, one "
+                "a line: its features are kept"
+            )
+        return
+    if (numbers := numbers_among(ours, theirs)) is None:
+        return
+    if training.multilabel and sorted(numbers) != list(range(len(ours))):
+        only = [name for name, number in zip(theirs, numbers, strict=True) if number < 0]
+        only += [name for number, name in enumerate(ours) if number not in numbers]
+        raise StoreError(
+            f"{training.where} has {len(ours)} classes, {test.where} has {len(theirs)}; only one of them has {few_of(only)}: "
+            "where images have several labels, give both extractions the same --classes file"
+        )
+    labels = test.labels[test.labelled]
+    if not training.multilabel and (lacking := numbers[labels] < 0).any():
+        n, names = lacking.sum(), [theirs[label] for label in np.unique(labels[lacking])]
+        raise StoreError(
+            f"{n} of {len(labels)} images of {test.where} are of classes that {training.where} lacks: {few_of(names)}, "
+            f"besides {few_of(ours)} there; extract test images of those classes alone, or give both the same --classes"
+        )
 
 
 def check_class_numbers(store: FeatureStore) -> None:
@@ -280,42 +312,6 @@ def indistinct(labels: Integer[np.ndarray, "N *C"]) -> str:
         return f"none of the {n:,} training images has a label"
     apart = (labels > 0).any(0) & (labels == 0).any(0)
     return "" if apart.any() else f"no class tells the {n:,} training images apart: each has all of them or none"
-
-
-def _check_classes(training: FeatureStore, test: FeatureStore) -> None:
-    """Refuse classes of which it is not known which is which, and test images of classes that are not learnt."""
-    ours, theirs = (store.attributes.get("classes") or [] for store in (training, test))
-    if not (ours and theirs):
-        if training.n_classes != test.n_classes:
-            raise StoreError(
-                f"{training.where} has {training.n_classes} classes, {test.where} has {test.n_classes}; "
-                "use splits of one data set, or give both extractions the same --classes file"
-            )
-        if (names := ours or theirs) and not are_their_numbers(names):
-            named, numbered = (training, test) if ours else (test, training)
-            wrong = next(label for label, name in enumerate(names) if whole_number(name) != label)
-            raise StoreError(
-                f"{numbered.where} has numbers for classes, and nothing says that its class {wrong} is {names[wrong]!r}, as in "
-                f"{named.where}; extract it again with --update and --classes FILE, the names in the order of its numbers, one "
-                "a line: its features are kept"
-            )
-        return
-    if (numbers := numbers_among(ours, theirs)) is None:
-        return
-    if training.multilabel and sorted(numbers) != list(range(len(ours))):
-        only = [name for name, number in zip(theirs, numbers, strict=True) if number < 0]
-        only += [name for number, name in enumerate(ours) if number not in numbers]
-        raise StoreError(
-            f"{training.where} has {len(ours)} classes, {test.where} has {len(theirs)}; only one of them has {few_of(only)}: "
-            "where images have several labels, give both extractions the same --classes file"
-        )
-    labels = test.labels[test.labelled]
-    if not training.multilabel and (lacking := numbers[labels] < 0).any():
-        n, names = lacking.sum(), [theirs[label] for label in np.unique(labels[lacking])]
-        raise StoreError(
-            f"{n} of {len(labels)} images of {test.where} are of classes that {training.where} lacks: {few_of(names)}, "
-            f"besides {few_of(ours)} there; extract test images of those classes alone, or give both the same --classes"
-        )
 
 
 def few_of(names: Sequence[str]) -> str:
