@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -212,7 +213,7 @@ def train(
         for family, total in zip(families, sums, strict=True):
             sum_over_ranks(total)
             measures = {"loss": total[0] / n_seen} | ({} if multilabel else {"train_top1": 100 * total[1] / n_seen})
-            _end_epoch(family, measures, epoch, (training, seed), warn)
+            _end_epoch(family, measures, epoch, partial(_check_finite, training, seed), warn)
         families = [family for family in families if len(family.stack)]
         if test is not None and families:
             for family, measured in zip(families, evaluate([f.stack for f in families], test, final_norm), strict=True):
@@ -228,12 +229,12 @@ def _end_epoch(
     family: Family,
     measures: dict[str, Float[Tensor, "M"]],
     epoch: int,
-    seen: tuple[Batches, int],
+    check: Callable[[], None],
     warn: Callable[[str], None] | None,
 ) -> None:
     """Record what was measured during the epoch, and drop members whose loss or parameters are no longer finite.
 
-    Where all are dropped, features of the images that were `seen`, with the seed of the epoch, are refused if not finite.
+    Where all are dropped, `check` their features.
     """
     means = measures["loss"].tolist()
     finite = torch.stack([p.isfinite().reshape(len(p), -1).all(1) for p in family.stack.parameters.values()]).all(0).tolist()
@@ -241,13 +242,8 @@ def _end_epoch(
     for curve, values in zip(family.curves, rows, strict=True):
         curve.append({"epoch": epoch + 1, **dict(zip(measures, values, strict=True))})
     lost = [m for m, mean in enumerate(means) if not (math.isfinite(mean) and finite[m])]
-    for batch in seen[0].epoch(seen[1]) if len(lost) == len(means) else ():
-        for name, values in batch.items():
-            if isinstance(values, Tensor) and (wrong := ~values.isfinite().reshape(len(values), -1).all(1)).any():
-                raise BeyondClsError(
-                    f"features {name!r} of {int(wrong.sum())} images are not finite, the first of them in row "
-                    f"{int(batch['row'][wrong].min())}; extract them again, or leave these rows out"
-                )
+    if len(lost) == len(means):
+        check()
     for m in lost:
         note = f"diverged in epoch {epoch + 1} (loss {means[m]:.3g}) with base_lr {family.base_lr[m].item():.3g}; lower it"
         family.lost[family.names[m]] = note
@@ -255,6 +251,17 @@ def _end_epoch(
             warn(f"{family.names[m]} {note}")
     if lost:
         family.keep([m for m in range(len(means)) if m not in lost])
+
+
+def _check_finite(training: Batches, seed: int) -> None:
+    """Refuse features that are not finite."""
+    for batch in training.epoch(seed):
+        for name, values in batch.items():
+            if isinstance(values, Tensor) and (wrong := ~values.isfinite().reshape(len(values), -1).all(1)).any():
+                raise BeyondClsError(
+                    f"features {name!r} of {int(wrong.sum())} images are not finite, the first of them in row "
+                    f"{int(batch['row'][wrong].min())}; extract them again, or leave these rows out"
+                )
 
 
 @contextmanager
