@@ -164,6 +164,9 @@ class TestOneStandardError:
         assert any("weights collapsed with 1 of 2 settings" in note for note in best.notes)
         assert of_table(table, entropy=lambda m: 0.7).base_lr == 1.0  # ln 2 is 0.693
         assert of_table(table, entropy=lambda m: 0.1).base_lr == 1.0  # all did
+        alike = {(0.1, 0.0): right(40), (0.1, 0.1): right(39)}
+        assert of_table(alike).weight_decay == 0.1
+        assert of_table(alike, entropy=lambda m: 0.6 if m.weight_decay else 3.0).weight_decay == 0.0
 
 
 @pytest.mark.parametrize(
