@@ -316,7 +316,7 @@ class TestNotes:
             ({"batch_size": 160}, ["batch_size 160, but 128 training images: a step has 128, .*160/256 = 0.625$"]),
             ({"batch_size": 50, "drop_last": True}, ["28 of 128 training images are left out of each epoch"]),
             ({"batch_size": 64, "drop_last": True}, []),
-            ({"batch_size": 50}, []),
+            *(({"batch_size": n}, []) for n in (50, 128)),
         ],
         ids=str,
     )
