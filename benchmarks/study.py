@@ -11,8 +11,8 @@ import numpy as np
 
 from benchmarks.timing import ROOT
 from extract.datasets import ImageSet, Sample, open_images
-from probe.course import epoch_seed
 from probe.recipe import Recipe
+from probe.train import epoch_seed
 from store.format.layout import shard_rows_of
 from store.loading.order import Order
 

@@ -13,12 +13,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from probe.course import Course
 from probe.evaluate import Batches
 from probe.grid import Epoch, Member
 from probe.ranks import broadcast_from_first, rank
 from probe.recipe import Recipe
-from probe.train import Family, train
+from probe.train import Course, Family, train
 from store import BeyondClsError
 from store.errors import first_line
 from store.places.disk import partials_of, replacing
@@ -90,9 +89,7 @@ class Checkpoint:
             with replacing(self.file) as temporary:
                 save_file(content, temporary, {"state": json.dumps(plain)})
         except (OSError, SafetensorError) as error:
-            raise BeyondClsError(
-                f"cannot write the checkpoint {self.file} ({error}); make room there, or let us write there"
-            ) from error
+            raise BeyondClsError(f"cannot write the checkpoint {self.file} ({error}); make room, or let us write") from error
         self._saved = time.monotonic()
 
     def read(self, restore: Callable[[dict[str, Tensor], Any], T]) -> T | None:
@@ -115,8 +112,7 @@ class Checkpoint:
         """`write` the state of the families after an epoch."""
 
         def state() -> tuple[dict[str, Tensor], Any]:
-            tensors: dict[str, Tensor] = {}
-            described = []
+            tensors, described = dict[str, Tensor](), []
             for number, family in enumerate(families):
                 assert family.optimiser is not None
                 of_family = family.stack.state() | {f"optimiser.{n}": v for n, v in family.optimiser.state.items()}

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 
-import torch
 from jaxtyping import Bool
 from torch import Tensor
 
@@ -66,12 +65,8 @@ def _fit_classifiers(passes: HeadPasses, outcomes: Sequence[Outcome], wanted: bo
     fitted = []
     try:
         for outcome in distinct:
-            learn, judge = (
-                Vectors(x, torch.from_numpy(source.labels[source.rows]).to(x.device), training.n_classes)
-                for source, x in zip(
-                    (passes.learnt_by(outcome.member.seed), passes.test), passes.vectors_of(outcome), strict=True
-                )
-            )
+            sides = zip((passes.learnt_by(outcome.member.seed), passes.test), passes.vectors_of(outcome), strict=True)
+            learn, judge = (Vectors(x, source.labels[source.rows], training.n_classes) for source, x in sides)
             fitted.append(top_k_hits(Logistic().fit(learn, judge).scores, judge.labels).cpu())
     except BeyondClsError as error:
         return str(error)

@@ -19,17 +19,15 @@ def cores(device: torch.device) -> Iterator[Callable[[Callable[[Item], object], 
     longer than small operations do, many times as long where another process uses a core as well.
     """
     n = torch.get_num_threads()
-    if device.type != "cpu" or n == 1:
-        yield _one_by_one
-        return
-    torch.set_num_threads(1)
+    is_shared = device.type == "cpu" and n > 1
+    each = _thread_pool(n).map if is_shared else map
+
+    def on_all(call: Callable[[Item], object], items: Iterable[Item]) -> None:
+        for _ in each(call, items):  # errors are raised here
+            pass
+
+    torch.set_num_threads(1 if is_shared else n)
     try:
-        pool = _thread_pool(n)
-
-        def on_all(call: Callable[[Item], object], items: Iterable[Item]) -> None:
-            for _ in pool.map(call, items):  # errors are raised here
-                pass
-
         yield on_all
     finally:
         torch.set_num_threads(n)
@@ -39,8 +37,3 @@ def cores(device: torch.device) -> Iterator[Callable[[Callable[[Item], object], 
 def _thread_pool(n: int) -> ThreadPoolExecutor:
     """Threads that stay: the allocator keeps what each thread has freed for that thread, so new ones would add to it."""
     return ThreadPoolExecutor(n, "beyondcls-core", torch.set_num_threads, (1,))
-
-
-def _one_by_one(call: Callable[[Item], object], items: Iterable[Item]) -> None:
-    for item in items:
-        call(item)

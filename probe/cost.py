@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +53,14 @@ def cost_of(
     Args:
         shapes: of one image, by kind of features that the head reads.
     """
-    n_parameters = sum(p.numel() for p in head.aggregator.parameters())
-    flops, memory = _count_operations(head, shapes)
-    n_of_classifier = sum(p.numel() for p in head.classifier.parameters())
+    n_parameters, n_of_classifier = (sum(p.numel() for p in part.parameters()) for part in (head.aggregator, head.classifier))
+    features: dict[str, Tensor] = {kind: torch.empty(1, *shape, device="meta") for kind, shape in shapes.items()}
+    flops, memory = None, None
+    with suppress(Exception):  # of an aggregator whose steps depend on values, such as an iteration until nothing changes
+        shadow = copy.deepcopy(head).to("meta").eval()  # not in training: one image has no variance over the batch
+        with torch.no_grad(), FlopCounterMode(display=False) as counter, _Largest(shadow) as largest:
+            shadow(features)
+        flops, memory = counter.get_total_flops(), largest.nbytes
     return Cost(n_parameters, n_of_classifier, flops, bytes_per_image, memory, flops_of_encoder)
 
 
@@ -65,20 +71,7 @@ def shapes_read(head: Head, source: Source) -> dict[str, tuple[int, ...]]:
 
 def bytes_read(head: Head, source: Source) -> int:
     """Bytes that a head reads of one image in one view, in the stored dtypes."""
-    arrays = [source.arrays(kind)[0] for kind in head.aggregator.reads]
-    return sum(array.nbytes // array.shape[0] for array in arrays)
-
-
-def _count_operations(head: Head, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int | None, int | None]:
-    """Operations, and bytes of the largest one."""
-    features: dict[str, Tensor] = {kind: torch.empty(1, *shape, device="meta") for kind, shape in shapes.items()}
-    try:
-        shadow = copy.deepcopy(head).to("meta").eval()  # not in training: one image has no variance over the batch
-        with torch.no_grad(), FlopCounterMode(display=False) as counter, _Largest(shadow) as largest:
-            shadow(features)
-    except Exception:  # an aggregator whose steps depend on values, such as an iteration until nothing changes
-        return None, None
-    return counter.get_total_flops(), largest.nbytes
+    return sum((array := source.arrays(kind)[0]).nbytes // array.shape[0] for kind in head.aggregator.reads)
 
 
 class _Largest(TorchDispatchMode):

@@ -105,11 +105,10 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise BeyondClsError(f"all {len(y)} images are of class {self.classes_[0]!r}, expected 2 classes or more")
         drawn_by = self.random_state
-        seed = int(drawn_by) if isinstance(drawn_by, Integral) else int(check_random_state(drawn_by).randint(2**31))
+        seed = int(drawn_by if isinstance(drawn_by, Integral) else check_random_state(drawn_by).randint(2**31))
         recipe, device = self._recipe(), torch.device(self.device)
-        stack = Stack([self._untrained(X, seed)], device)
         member = Member("the head", recipe.base_lr, recipe.weight_decay, seed)
-        family = Family.of(stack, [member])
+        family = Family.of(stack := Stack([self._untrained(X, seed)], device), [member])
         (kind,) = stack.template.aggregator.reads
         train([family], _InMemory(kind, _tensor(X), torch.from_numpy(labels), recipe.at_once, device), None, recipe, seed)
         if family.lost:
@@ -154,11 +153,7 @@ class ProbeClassifier(ClassifierMixin, BaseEstimator):
         return make_recipe(self.preset, **changed)
 
     def _untrained(self, X: np.ndarray, seed: int) -> Head:
-        """The head as it starts.
-
-        Raises:
-            BeyondClsError: X does not have what the aggregator reads.
-        """
+        """The head as it starts, refused where X does not have what its aggregator reads."""
         if X.ndim > 3:
             raise BeyondClsError(f"X is {list(X.shape)}, expected vectors [n, D] or tokens [n, T, D]; flatten the patches")
         name = self.aggregator or ("cls" if X.ndim == 2 else "abmilp")

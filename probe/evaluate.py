@@ -1,10 +1,10 @@
 """Measuring heads on the images of a test set."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
@@ -66,59 +66,48 @@ class _Tally:
     """Measures of M members, summed up batch by batch."""
 
     def __init__(self, n_members: int, last: bool):
-        self._n_members, self._last = n_members, last
-        self._n_images = 0
-        self._hits: dict[str, Tensor] = {}
-        self._entropy: Tensor | None = None
-        self._scores: list[Tensor] = []
-        self._labels: list[Tensor] = []
-        self._weights: list[Tensor] = []
-        self._correct: list[Tensor] = []
-        self._log_likelihood = torch.zeros(n_members, dtype=torch.float64)
+        self._n_members, self._last, self._n_images = n_members, last, 0
+        self._sums: dict[str, Tensor] = {}  # over images, of each member
+        self._parts: dict[str, list[Tensor]] = defaultdict(list)  # by image
 
     def add(self, logits: Float[Tensor, "M B K"], weights: Tensor | None, labels: Tensor) -> None:
         self._n_images += len(labels)
+        sums, parts = dict[str, Tensor](), {"labels": labels}
         if labels.ndim == 2:
-            self._scores.append(logits.cpu())
-            self._labels.append(labels.cpu())
+            parts["scores"] = logits
         else:
-            for name, measure in PER_IMAGE.items():
-                right = measure(logits, labels)
-                if name == "top1":
-                    self._correct.append(right.cpu())
-                    self._labels.append(labels.cpu())
-                hits = right.sum(-1)
-                self._hits[name] = self._hits[name] + hits if name in self._hits else hits
+            right = {name: measure(logits, labels) for name, measure in PER_IMAGE.items()}
+            sums, parts["correct"] = {name: values.sum(-1) for name, values in right.items()}, right["top1"]
             if self._last:
                 of_class = labels.expand(self._n_members, -1)[..., None]
-                likelihood = logits.double().log_softmax(-1).gather(-1, of_class)
-                self._log_likelihood = self._log_likelihood + likelihood.sum((-2, -1)).cpu()
+                sums[NLL] = -logits.double().log_softmax(-1).gather(-1, of_class).sum((-2, -1))
         if weights is not None:
-            entropy = weight_entropy(weights).sum(-1)
-            self._entropy = entropy if self._entropy is None else self._entropy + entropy
+            sums["entropy"] = weight_entropy(weights).sum(-1)
             if self._last:
-                self._weights.append(weights.expand(self._n_members, *weights.shape[-2:]).cpu())
+                parts["weights"] = weights.expand(self._n_members, *weights.shape[-2:])
+        for name, values in sums.items():
+            self._sums[name] = self._sums[name] + values if name in self._sums else values
+        for name, values in parts.items():
+            self._parts[name].append(values.cpu())
 
     def measured(self) -> Measured:
-        columns: dict[str, Iterable[float]] = {n: (100 * h.double() / self._n_images).tolist() for n, h in self._hits.items()}
-        without: list[list[float]] = []
-        if self._last and self._correct:
-            right, labels = torch.cat(self._correct, 1), torch.cat(self._labels)
-            columns |= {BALANCED: balanced_accuracy(right, labels), NLL: (-self._log_likelihood / self._n_images).tolist()}
-        if self._scores:
-            scores, labels = torch.cat(self._scores, 1), torch.cat(self._labels)
+        n, without = self._n_images, list[list[float]]()
+        columns: dict[str, Iterable[float]] = {
+            m: (100 * self._sums[m].double() / n).tolist() for m in PER_IMAGE if m in self._sums
+        }
+        parts = {name: torch.cat(values, 0 if name == "labels" else 1) for name, values in self._parts.items()}
+        if NLL in self._sums:
+            columns |= {BALANCED: balanced_accuracy(parts["correct"], parts["labels"]), NLL: (self._sums[NLL] / n).tolist()}
+        if "scores" in parts:
+            scores, labels = parts["scores"], parts["labels"]
             # One member after the other: ranking all of them at once would take several times the memory of the scores.
-            columns |= {
-                name: [measure(member_scores, labels).item() for member_scores in scores]
-                for name, measure in MULTILABEL.items()
-            }
+            columns |= {name: [measure(own, labels).item() for own in scores] for name, measure in MULTILABEL.items()}
             if self._last:
-                without = [map_without_each(member_scores, labels) for member_scores in scores]
-        if self._entropy is not None:
-            columns["entropy"] = (self._entropy / self._n_images).expand(self._n_members).tolist()
-        rows = zip(*columns.values(), strict=True)
-        weights, correct = (torch.cat(parts, 1) if parts else None for parts in (self._weights, self._correct))
-        return Measured([dict(zip(columns, map(float, row), strict=True)) for row in rows], correct, weights, without)
+                without = [map_without_each(own, labels) for own in scores]
+        if "entropy" in self._sums:
+            columns["entropy"] = (self._sums["entropy"] / n).expand(self._n_members).tolist()
+        measures = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+        return Measured(measures, parts.get("correct"), parts.get("weights"), without)
 
 
 def balanced_accuracy(right: Bool[Tensor, "M N"], labels: Int[Tensor, "N"]) -> list[float]:
@@ -130,9 +119,4 @@ def balanced_accuracy(right: Bool[Tensor, "M N"], labels: Int[Tensor, "N"]) -> l
 
 def map_without_each(scores: Float[Tensor, "N K"], labels: Shaped[Tensor, "N K"]) -> list[float]:
     """mAP without each group of images in turn, percent."""
-
-    def measured(chosen: Bool[np.ndarray, "N"]) -> float:
-        rows = torch.from_numpy(chosen)
-        return mean_average_precision(scores[rows], labels[rows]).item()
-
-    return without_each(len(labels), measured)
+    return without_each(len(labels), lambda rows: mean_average_precision(scores[rows], labels[rows]).item())

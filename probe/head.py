@@ -45,13 +45,12 @@ class FinalNorm(nn.Module):
         Raises:
             StoreError: the encoder has no final norm.
         """
-        eps, has_arrays = store.attributes["norm_eps"], "norm/weight" in store.arrays
+        eps, encoder = store.attributes["norm_eps"], store.attributes["encoder"]
         if eps is None:
-            raise StoreError(
-                f"{store.where} ({store.attributes['encoder']}) has no final norm to apply; train this head without final_norm"
-            )
-        names = ("weight", "bias")
-        weight, bias = (torch.from_numpy(store.array(f"norm/{n}").all()) if has_arrays else torch.zeros(0) for n in names)
+            raise StoreError(f"{store.where} ({encoder}) has no final norm to apply; train this head without final_norm")
+        if "norm/weight" not in store.arrays:
+            return cls(torch.zeros(0), torch.zeros(0), eps)
+        weight, bias = (torch.from_numpy(store.array(f"norm/{name}").all()) for name in ("weight", "bias"))
         return cls(weight, bias, eps)
 
     @classmethod
@@ -133,13 +132,9 @@ class Head(nn.Module):
         """The head as a table, in notebooks."""
         aggregator = self.aggregator
         n_parameters = [sum(p.numel() for p in part.parameters()) for part in (aggregator, self.classifier)]
-        return html_table(
-            f"Head, {type(aggregator).__name__}",
-            {
-                "reads": ", ".join(aggregator.reads)
-                + (", after the encoder's final norm" if self.final_norm is not None else ""),
-                "tokens, vector, classes": f"{aggregator.dim}, {aggregator.width}, {self.classifier.out_features}",
-                "normalisation": "none" if isinstance(self.norm, nn.Identity) else "batch",
-                "parameters": f"{n_parameters[0]:,} and {n_parameters[1]:,} of the classifier",
-            },
-        )
+        after = "" if self.final_norm is None else ", after the encoder's final norm"
+        rows = {"reads": ", ".join(aggregator.reads) + after}
+        rows["tokens, vector, classes"] = f"{aggregator.dim}, {aggregator.width}, {self.classifier.out_features}"
+        rows["normalisation"] = "none" if isinstance(self.norm, nn.Identity) else "batch"
+        rows["parameters"] = f"{n_parameters[0]:,} and {n_parameters[1]:,} of the classifier"
+        return html_table(f"Head, {type(aggregator).__name__}", rows)

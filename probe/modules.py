@@ -109,13 +109,12 @@ def make_module(build: Callable[[], M], parameters: Path, *sizes: int) -> M:
 
     if max(sizes) > nbytes:
         raise ValueError(f"a width of {max(sizes)} is described, and {parameters.name} has {nbytes} bytes")
-    registered = hooks.register_module_parameter_registration_hook(count), hooks.register_module_buffer_registration_hook(count)
-    try:
-        with torch.device("meta"):
-            build()
-    finally:
-        for one in registered:
-            one.remove()
+    of_parameters, of_buffers = (
+        hooks.register_module_parameter_registration_hook,
+        hooks.register_module_buffer_registration_hook,
+    )
+    with of_parameters(count), of_buffers(count), torch.device("meta"):
+        build()
     return build()
 
 

@@ -52,7 +52,8 @@ def check_memory(
         return
     fitting = max(0, int(n * (free - tokens * rows_at_once) / (needed - tokens * rows_at_once)))
     rows = int((free - members_nbytes) / image_nbytes) * world
-    fewer_rows = f", or all of them with rows_at_once {_largest_divisor(recipe.batch_size, rows)}" if rows >= 2 else ""
+    divisor = max(d for d in range(1, max(1, min(recipe.batch_size, rows)) + 1) if recipe.batch_size % d == 0)
+    fewer_rows = f", or all of them with rows_at_once {divisor}" if rows >= 2 else ""
     raise TooLarge(
         f"{n} heads with {recipe.at_once} images at once need about {needed / 1e9:.2g} GB on {device}, "
         f"{free / 1e9:.2g} GB are free; about {fitting} heads fit{fewer_rows}"
@@ -78,8 +79,3 @@ def _saved_nbytes(family: Family, batch: Mapping[str, Tensor], final_norm: Final
         values.copy_(before[name])
     del losses  # only now: storages have to live until they are counted, or addresses would be used again
     return sum(storages.values()) + logits.nbytes
-
-
-def _largest_divisor(n: int, at_most: int) -> int:
-    """The largest divisor of n that is at most `at_most`."""
-    return max(d for d in range(1, max(1, min(n, at_most)) + 1) if n % d == 0)

@@ -25,7 +25,34 @@ def notes_on_training(
             random crop in each epoch.
         drop_path: the rate of stochastic depth of these crops.
     """
-    return [*_augmentation_notes(views, drop_path), *_step_notes(recipe, n_images), *_order_notes(recipe, n_seeds, views)]
+    shown, batch, rest = augmentation(views, drop_path), recipe.batch_size, n_images % recipe.batch_size
+    notes = []
+    if not shown["n_crops"]:
+        notes.append(
+            "no augmentation: every epoch shows the evaluation crop of each image, where the paper shows a new random crop; "
+            "extract the training images with --views to have some"
+        )
+    elif views is not None and len(views) == 1:
+        notes.append("no augmentation: every epoch shows the same random crop of each image; give more --views")
+    if "drop_path" in shown:
+        notes.append(
+            f"stochastic depth: branches of the encoder were dropped in crops (drop_path {drop_path:g}), not in test images"
+        )
+    if n_images < batch:
+        official = ", where the official code, which drops it, would train on nothing" if recipe.drop_last else ""
+        notes.append(
+            f"batch_size {batch:,}, but {n_images:,} training images: a step has {n_images:,}{official}, and base_lr is still "
+            f"scaled by {batch:,}/256 = {batch / 256:g}"
+        )
+    elif recipe.drop_last and rest:
+        notes.append(f"drop_last: {rest:,} of {n_images:,} training images are left out of each epoch, others in each")
+    if recipe.order != "own" and n_seeds > 1:
+        crops = " and crops" if views is None or len(views) > 1 else ""
+        notes.append(
+            f"all {n_seeds} seeds see the same order of images{crops}: their spread is that of where heads start alone, not of "
+            "the order; --order own gives each its own"
+        )
+    return notes
 
 
 def notes_on_classes(training: Integer[np.ndarray, "N K"], test: Integer[np.ndarray, "M K"]) -> list[str]:
@@ -37,9 +64,8 @@ def notes_on_classes(training: Integer[np.ndarray, "N K"], test: Integer[np.ndar
 
 def notes_on_draws(n: int) -> list[str]:
     """That few seeds have drawn training images of their own."""
-    return (
-        [] if n >= ENOUGH_DRAWS else [f"{n} draws of the training images: give {ENOUGH_DRAWS} seeds or more for their spread"]
-    )
+    few = f"{n} draws of the training images: give {ENOUGH_DRAWS} seeds or more for their spread"
+    return [few] if n < ENOUGH_DRAWS else []
 
 
 def augmentation(views: Sequence[int] | None, drop_path: float = 0.0) -> dict[str, int | float | str | bool]:
@@ -52,43 +78,3 @@ def augmentation(views: Sequence[int] | None, drop_path: float = 0.0) -> dict[st
     n_crops = FRESH if views is None else sum(view > 0 for view in views)
     shown = {"n_crops": n_crops, "evaluation_view": views is not None and 0 in views}
     return shown | ({"drop_path": drop_path} if drop_path and n_crops else {})
-
-
-def _augmentation_notes(views: Sequence[int] | None, drop_path: float) -> list[str]:
-    shown = augmentation(views, drop_path)
-    if not shown["n_crops"]:
-        return [
-            "no augmentation: every epoch shows the evaluation crop of each image, where the paper shows a new random crop; "
-            "extract the training images with --views to have some"
-        ]
-    notes = []
-    if views is not None and len(views) == 1:
-        notes.append("no augmentation: every epoch shows the same random crop of each image; give more --views")
-    if "drop_path" in shown:
-        notes.append(
-            f"stochastic depth: branches of the encoder were dropped in crops (drop_path {drop_path:g}), not in test images"
-        )
-    return notes
-
-
-def _step_notes(recipe: Recipe, n_images: int) -> list[str]:
-    batch, rest = recipe.batch_size, n_images % recipe.batch_size
-    if n_images < batch:
-        official = ", where the official code, which drops it, would train on nothing" if recipe.drop_last else ""
-        return [
-            f"batch_size {batch:,}, but {n_images:,} training images: a step has {n_images:,}{official}, and base_lr is still "
-            f"scaled by {batch:,}/256 = {batch / 256:g}"
-        ]
-    if recipe.drop_last and rest:
-        return [f"drop_last: {rest:,} of {n_images:,} training images are left out of each epoch, others in each"]
-    return []
-
-
-def _order_notes(recipe: Recipe, n_seeds: int, views: Sequence[int] | None) -> list[str]:
-    if recipe.order == "own" or n_seeds < 2:
-        return []
-    crops = " and crops" if views is None or len(views) > 1 else ""
-    return [
-        f"all {n_seeds} seeds see the same order of images{crops}: their spread is that of where heads start alone, not of the "
-        "order; --order own gives each its own"
-    ]

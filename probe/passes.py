@@ -15,7 +15,6 @@ from torch import Tensor
 from probe.aggregators import code_of, is_foreign
 from probe.aggregators.custom import check_custom
 from probe.checkpoint import Checkpoint, Unfinished, go_on
-from probe.course import epoch_seed
 from probe.evaluate import Batches, evaluate
 from probe.grid import Epoch, HeadSpec, Member
 from probe.head import FinalNorm, Head
@@ -26,7 +25,7 @@ from probe.pooling import reads_stored
 from probe.recipe import Recipe
 from probe.sources import Source, check_labels
 from probe.stack import Stack
-from probe.train import Family
+from probe.train import Family, epoch_seed
 from store import BeyondClsError, Loader
 from store.loading.placement import Placement
 
@@ -144,8 +143,10 @@ class HeadPasses:
             for source, views in self._stored:
                 for kind in reads:
                     source.arrays(kind, views)
-            if is_foreign(self.heads[name].aggregator):
-                self._check_custom(name)
+            if is_foreign(named := self.heads[name].aggregator):  # try it on the first images
+                first_images = self.shapes.part(self.shapes.rows[:FEW]).loader(reads, batch_size=FEW, shuffle=False)
+                batch = next(iter(first_images.epoch()))
+                check_custom(named, self.template(name).aggregator, {kind: batch[kind] for kind in reads}, self.n_patches)
         for learnt in [self.learnt_by(seed) for seed in self.draws] or [self.training]:
             check_labels(learnt, self.test)
 
@@ -179,8 +180,7 @@ class HeadPasses:
         outcomes: list[Outcome] = []
         for order in sorted({member.seed for member in members}) if recipe.order == "own" else [SHARED]:
             learn_from = self.learnt_by(order) if rows is None else self.training.part(rows)
-            if len(learn_from.rows) < 2:
-                n = len(learn_from.rows)
+            if (n := len(learn_from.rows)) < 2:
                 raise BeyondClsError(f"there is {n} image to train on, expected 2 or more; use a larger subset")
             for uses_vectors in (False, True):
                 of_pass = [m for m in members if recipe.order == "shared" or m.seed == order]
@@ -277,9 +277,12 @@ class HeadPasses:
         names = sorted({member.head for member in members})
         norm = None if self._uses_vectors(names[0]) else self._final_norm  # vectors are of normalised tokens already
         members = [member for member in members if member.head not in self.kept_heads]
-        families = [self._family(name, list(group)) for name, group in groupby(members, lambda m: m.head)]
-        for family in families:
-            family.begin(recipe)
+        families = []
+        for name, group in groupby(members, lambda m: m.head):
+            of_head, vectors = list(group), name if self._uses_vectors(name) else None
+            heads = [self._build(name, member.seed) for member in of_head]
+            families.append(Family.of(Stack(heads, self.device, vectors), of_head))
+            families[-1].begin(recipe)
         first_images = self._batches(names, learn_from.part(learn_from.rows[:FEW]), recipe, self.views[:1])
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # an aggregator may draw random numbers
             check_memory(families, next(iter(first_images.epoch())), recipe, self.device, norm)
@@ -291,20 +294,9 @@ class HeadPasses:
         if self.loop is not None:
             self.say(f"encoder in the loop: a pass over {len(learn_from.rows):,} images an epoch, for {len(members)} trainings")
         checkpoint = self._checkpoint(members, recipe, order, learn_from, judge_by, streamed)
-        start = go_on(
-            families,
-            learn,
-            judge if judge_by is self.test else None,  # each epoch
-            recipe,
-            order,
-            checkpoint=checkpoint,
-            stage="training" if judge_by is self.test else "selection",
-            say=self.say,
-            progress=self.progress,
-            on_epoch=self.on_epoch,
-            stops=self.stops,
-            final_norm=norm,
-        )
+        each_epoch, stage = (judge, "training") if judge_by is self.test else (None, "selection")
+        called: dict[str, Any] = {"say": self.say, "progress": self.progress, "on_epoch": self.on_epoch, "stops": self.stops}
+        start = go_on(families, learn, each_epoch, recipe, order, checkpoint=checkpoint, stage=stage, final_norm=norm, **called)
         if isinstance(learn, Loader) and start < recipe.epochs:
             self.say(f"read at {learn.stats}")
         for family in families:
@@ -321,16 +313,10 @@ class HeadPasses:
                 for measures in (*scored.measures, *(entry for curve in family.curves for entry in curve)):
                     measures["entropy"] = entropy  # the same for all members, as nothing that is trained enters
             for m, member in enumerate(family.names):
-                of_images, right = (None if values is None else values[m] for values in (weights, scored.correct))
-                trained = Outcome(member, family.stack.head(m), family.curves[m], scored.measures[m], of_images, right)
-                trained.without = scored.without[m] if scored.without else ()
-                outcomes.append(trained)
+                kept = {"weights": weights, "correct": scored.correct, "without": scored.without or None}
+                of_images: dict[str, Any] = {name: values[m] for name, values in kept.items() if values is not None}
+                outcomes.append(Outcome(member, family.stack.head(m), family.curves[m], scored.measures[m], **of_images))
         return outcomes
-
-    def _family(self, name: str, members: list[Member]) -> Family:
-        """Members with their initial parameters."""
-        heads = [self._build(name, member.seed) for member in members]
-        return Family.of(Stack(heads, self.device, name if self._uses_vectors(name) else None), members)
 
     def _build(self, name: str, seed: int = 0) -> Head:
         dim, n_classes = self.shapes.dim, self.training.store.n_classes
@@ -347,14 +333,6 @@ class HeadPasses:
         What feature sets describe decides, not what this copy of them has: results depend on the keys alone.
         """
         head.use_vectors(lambda kind: all(source.describes(kind, {0, *views}) for source, views in self._stored))
-
-    def _check_custom(self, name: str) -> None:
-        """Let a custom aggregator pool the first images."""
-        head, first_images = self.template(name), self.shapes.part(self.shapes.rows[:FEW])
-        loader = first_images.loader(head.aggregator.reads, batch_size=FEW, shuffle=False)
-        batch = next(iter(loader.epoch()))
-        features = {kind: batch[kind] for kind in head.aggregator.reads}
-        check_custom(self.heads[name].aggregator, head.aggregator, features, self.n_patches)
 
     def _batches(
         self, names: Sequence[str], source: Source, recipe: Recipe, views: Sequence[int] = (0,), order: int | None = None
@@ -396,16 +374,8 @@ class HeadPasses:
             sets[1].append(judge_by.numbers.tolist())
         specs = {member.head: self.heads[member.head] for member in members}
         heads = {n: [spec.to_dict(), code_of(spec.aggregator) or False] for n, spec in specs.items()}
-        described: list[Any] = [
-            [asdict(m) for m in members],
-            heads,
-            asdict(recipe),
-            order,
-            sets,
-            list(self.views),
-            self.world_size,
-            streamed,
-        ]
+        described: list[Any] = [[asdict(m) for m in members], heads, asdict(recipe), order, sets, list(self.views)]
+        described += [self.world_size, streamed]
         if self.loop is not None:
             described.append({"in_the_loop": self.loop.fresh, "drop_path": self.loop.drop_path})
         if self.kept_heads and streamed:
@@ -433,8 +403,7 @@ class HeadPasses:
 
     @cached_property
     def _heads_to_pool(self) -> dict[str, Head]:
-        heads = {name: self.template(name) for name in self.heads}
-        return {name: head for name, head in heads.items() if not head.aggregator.trainable}
+        return {name: head for name in self.heads if not (head := self.template(name)).aggregator.trainable}
 
     @cached_property
     def _pooled_by_view_0(self) -> dict[str, PooledVectors]:

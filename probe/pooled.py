@@ -77,18 +77,16 @@ def pool(
         entry.aggregator.eval().to(device)
         if entry.final_norm is not None:
             entry.final_norm.to(device)
-    vectors = {
-        n: torch.empty(len(views), len(source.rows), entry.aggregator.width, device=device) for n, entry in to_pool.items()
-    }
+    size = len(views), len(source.rows)
+    vectors = {name: torch.empty(*size, entry.aggregator.width, device=device) for name, entry in to_pool.items()}
     weights: dict[str, list[Tensor]] = {name: [] for name in to_pool}
     for number, view in enumerate(views):
         begin = 0
         loader = source.loader(kinds, (view,), batch_size=READ_ROWS, shuffle=False, device=device, placement="stream")
         for batch in loader.epoch():
             end = begin + len(batch["row"])
-            normalised = {
-                id(entry.final_norm): entry.final_norm(batch) for entry in to_pool.values() if entry.final_norm is not None
-            }
+            norms = {id(entry.final_norm): entry.final_norm for entry in to_pool.values() if entry.final_norm is not None}
+            normalised = {number: norm(batch) for number, norm in norms.items()}
             for name, entry in to_pool.items():
                 vector, weight = entry.aggregator(normalised.get(id(entry.final_norm), batch))
                 vectors[name][number, begin:end] = vector

@@ -76,7 +76,16 @@ class _SoftmaxPool(torch.autograd.Function):
         if of_vectors is None:
             of_vectors = torch.zeros_like(vectors)
         if on_gpu := _gpu_kernels(tokens, queries):
-            return _backward_on_gpu(on_gpu, ctx, of_vectors, of_weights)
+            wants_bias = ctx.needs_input_grad[2] and not ctx.cancels
+            options = queries.ndim == 2, ctx.needs_input_grad[0] or wants_bias
+            of_queries, scores = on_gpu.softmax_pool_backward(
+                *on_gpu.readable(tokens), vectors, weights, of_vectors, of_weights, *options
+            )
+            of_tokens = None
+            if ctx.needs_input_grad[0]:  # by PyTorch's products, from those of the scores
+                of_tokens = (torch.matmul(scores.mT, queries) + torch.bmm(weights.mT, of_vectors)).to(tokens.dtype)
+            of_bias = _bias_gradient(ctx, scores if wants_bias else None)
+            return of_tokens, of_queries if ctx.needs_input_grad[1] else None, of_bias
         of_tokens = torch.empty_like(tokens) if ctx.needs_input_grad[0] else None
         of_queries = torch.zeros_like(queries) if ctx.needs_input_grad[1] else None
         of_bias = torch.empty_like(weights) if ctx.needs_input_grad[2] and not ctx.cancels else None
@@ -147,20 +156,6 @@ def _gpu_kernels(tokens: Tensor, queries: Tensor) -> ModuleType | None:
     return pooling_on_gpu if pooling_on_gpu.applies(tokens, queries) else None
 
 
-def _backward_on_gpu(on_gpu: ModuleType, ctx: Any, of_vectors: Tensor, of_weights: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Gradients of tokens, queries and bias; those of tokens by PyTorch's products, from those of the scores."""
-    tokens, queries, vectors, weights = ctx.saved_tensors
-    of_bias = ctx.needs_input_grad[2] and not ctx.cancels
-    wants_scores = ctx.needs_input_grad[0] or of_bias
-    of_queries, scores = on_gpu.softmax_pool_backward(
-        *on_gpu.readable(tokens), vectors, weights, of_vectors, of_weights, queries.ndim == 2, wants_scores
-    )
-    of_tokens = None
-    if ctx.needs_input_grad[0]:
-        of_tokens = (torch.matmul(scores.mT, queries) + torch.bmm(weights.mT, of_vectors)).to(tokens.dtype)
-    return of_tokens, of_queries if ctx.needs_input_grad[1] else None, _bias_gradient(ctx, scores if of_bias else None)
-
-
 def _bias_gradient(ctx: Any, of_scores: Tensor | None) -> Tensor | None:
     """The bias's gradient, from that of the scores [B, Q, T]; None stands for a bias that cancels."""
     if not ctx.needs_input_grad[2]:
@@ -195,5 +190,4 @@ def _uses_onednn(queries: Tensor) -> bool:
 
 
 def _queries_of(queries: Tensor, images: slice) -> Tensor:
-    """The queries of a slice of the images."""
     return queries if queries.ndim == 2 else queries[images]

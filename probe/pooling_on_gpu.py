@@ -1,5 +1,7 @@
 """Softmax pooling by the kernels of `pooling_kernels`, as operations of PyTorch that know the shapes they give."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -122,23 +124,11 @@ def softmax_pool_backward(
     return of_groups.sum(0) if shared else of_groups, of_scores
 
 
-@softmax_pool.register_fake
-def _(tokens: Tensor, scales: Tensor | None, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _allocate_results(tokens, scales, queries, bias)
-
-
 @softmax_pool_backward.register_fake
-def _(
-    tokens: Tensor,
-    scales: Tensor | None,
-    vectors: Tensor,
-    weights: Tensor,
-    of_vectors: Tensor,
-    of_weights: Tensor | None,
-    shared: bool,
-    wants_scores: bool,
-) -> tuple[Tensor, Tensor]:
-    _check_devices(tokens, scales, vectors, weights, of_vectors, of_weights)
+def _(*arguments: Any) -> tuple[Tensor, Tensor]:
+    *tensors, shared, wants_scores = arguments
+    _check_devices(*tensors)
+    _, _, vectors, weights, _, _ = tensors
     of_scores = torch.empty_like(weights) if wants_scores else weights.new_empty(0)
     return torch.empty_like(vectors[0] if shared else vectors), of_scores
 
@@ -159,6 +149,7 @@ def _channels_per_scale(scales: Tensor | None, dim: int) -> int:
     return dim if scales is None else dim // scales.shape[-1]
 
 
+@softmax_pool.register_fake
 def _allocate_results(tokens: Tensor, scales: Tensor | None, queries: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """Memory for vectors and weights."""
     _check_devices(tokens, scales, queries, bias)

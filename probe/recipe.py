@@ -44,9 +44,9 @@ class Recipe:
     def __post_init__(self) -> None:
         from probe.optim import OPTIMISERS  # and torch, without which the report names presets
 
-        for name, least in (("epochs", 1), ("batch_size", 2)):
-            if getattr(self, name) < least:
-                raise BeyondClsError(f"{name} is {getattr(self, name)}, expected {least} or more")
+        for name, value, least in (("epochs", self.epochs, 1), ("batch_size", self.batch_size, 2)):
+            if value < least:
+                raise BeyondClsError(f"{name} is {value}, expected {least} or more")
         if not 0 <= self.warmup_epochs < self.epochs:
             raise BeyondClsError(
                 f"epochs is {self.epochs}, and the learning rate rises during {self.warmup_epochs} of them (warmup_epochs), "
@@ -88,10 +88,8 @@ class Recipe:
             BeyondClsError: the number of processes does not divide them.
         """
         if self.at_once % world_size:
-            raise BeyondClsError(
-                f"batch_size {self.batch_size} (at once {self.at_once}) cannot be shared by {world_size} processes; "
-                f"choose multiples of {world_size}"
-            )
+            batch = f"batch_size {self.batch_size} (at once {self.at_once})"
+            raise BeyondClsError(f"{batch} cannot be shared by {world_size} processes; choose multiples of {world_size}")
         return self.batch_size // world_size, self.at_once // world_size
 
 
@@ -129,9 +127,8 @@ def make_recipe(preset: str | None = None, **changed: Any) -> Recipe:
     if preset is not None and preset not in PRESETS:
         raise BeyondClsError(unknown("preset", preset, PRESETS))
     known = [field.name for field in fields(Recipe)]
-    for name in changed:
-        if name not in known:
-            raise BeyondClsError(unknown("parameter of the recipe", name, known))
+    if strange := [name for name in changed if name not in known]:
+        raise BeyondClsError(unknown("parameter of the recipe", strange[0], known))
     return Recipe(**{**PRESETS.get(preset or "", {}), **changed})
 
 
@@ -143,8 +140,5 @@ def settings_of(preset: str) -> dict[str, Any]:
 
 def preset_of(recipe: Mapping[str, Any]) -> str:
     """The preset with all settings of a recorded recipe, but for `CHOSEN`; empty if there is none."""
-    defaults = {field.name: field.default for field in fields(Recipe)}
-    for name in PRESETS:
-        if all(recipe.get(setting, defaults[setting]) == value for setting, value in settings_of(name).items()):
-            return name
-    return ""
+    stated = {field.name: recipe.get(field.name, field.default) for field in fields(Recipe)}
+    return next((name for name in PRESETS if settings_of(name).items() <= stated.items()), "")

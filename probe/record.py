@@ -19,14 +19,13 @@ from probe.metrics import MULTILABEL, PER_IMAGE
 from probe.passes import HeadPasses, Outcome
 from probe.ranks import broadcast_from_first
 from probe.result_files import METRICS, read_result
-from probe.results import update_description
+from probe.results import RECORD, update_description
 from probe.saved import load_with
 from probe.select import Selected, Tried, best_setting
 from probe.sources import Source
 from store import BeyondClsError
 from store.format.pretraining import pretraining_fields
 
-FILE = "trained/record.json"  # the same bytes whenever the same head is trained on one machine: DVC compares them
 FORMAT_VERSION = 1
 # Raise it with an edit after which a head that trains from the same request has other numbers, beyond rounding: parameters,
 # losses, the setting that is selected, measures. Heads that are in place are trained again then. tests/probe/test_golden.py
@@ -53,10 +52,8 @@ def request_of(plan: HeadPlan, passes: HeadPasses, held_out: float, about: Mappi
     }
     if passes.draws:
         request["draws"] = [_describe_images(passes.learnt_by(seed))["rows"] for seed in plan.seeds]
-    if metrics := {
-        name: plugin.digest() for registry in (PER_IMAGE, MULTILABEL) for name, plugin in registry.plugins().items()
-    }:
-        request["metrics"] = metrics
+    if plugins := PER_IMAGE.plugins() | MULTILABEL.plugins():
+        request["metrics"] = {name: plugin.digest() for name, plugin in plugins.items()}
     return dict(json.loads(json.dumps(request)))
 
 
@@ -76,7 +73,7 @@ def write_record(folder: Path, request: Mapping[str, Any], chosen: Selected) -> 
     """Write the record of a head into its folder, last of all files: a probe with a record is complete."""
     tried = [asdict(setting) for setting in chosen.tried]
     content = {"format_version": FORMAT_VERSION, "training_version": TRAINING, "request": request, "tried": tried}
-    (folder / FILE).write_text(json.dumps(content) + "\n")
+    (folder / RECORD).write_text(json.dumps(content) + "\n")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -84,37 +81,15 @@ def read_record(folder: Path) -> dict[str, Any]:
 
     Raises:
         BeyondClsError: there is none, or one of another format version.
-        ValueError: it is damaged.
-        KeyError: it is damaged.
+        ValueError, KeyError: it is damaged.
     """
-    file = folder / FILE
+    file = folder / RECORD
     if not file.is_file():
-        raise BeyondClsError(f"there is no {FILE}: it is older, unfinished, or was trained with the encoder in the loop")
+        raise BeyondClsError(f"there is no {RECORD}: it is older, unfinished, or was trained with the encoder in the loop")
     content = dict(json.loads(file.read_text()))
     if (version := content["format_version"]) != FORMAT_VERSION:
-        raise BeyondClsError(f"{FILE} is of format version {version}, expected {FORMAT_VERSION}")
+        raise BeyondClsError(f"{RECORD} is of format version {version}, expected {FORMAT_VERSION}")
     return content
-
-
-def difference(record: Mapping[str, Any], request: Mapping[str, Any]) -> str | None:
-    """What has changed since a head was trained, in words; None: nothing.
-
-    Args:
-        record: of the head; one without a version of training is of the first.
-        request: of now.
-    """
-    if differ := _differing_paths(record["request"], request):
-        return f"the request differs ({', '.join(differ[:3])})"
-    before = record.get("training_version", 1)
-    return None if before == TRAINING else f"training has changed since: TRAINING {before}, now {TRAINING}"
-
-
-def selected_before(name: str, plan: HeadPlan, record: Mapping[str, Any], passes: HeadPasses, held_out: float) -> Selected:
-    """The setting that a head with this record was trained with."""
-    if len(plan.settings) == 1:
-        return Selected(*plan.settings[0])
-    tried = [Tried(**{**setting, "percent": tuple(setting["percent"])}) for setting in record["tried"]]
-    return best_setting(name, plan, tried, passes, held_out)
 
 
 def _differing_paths(a: Any, b: Any, path: str = "") -> list[str]:
@@ -146,13 +121,21 @@ def heads_in_place(
             continue
         try:
             record = read_record(folder)
-            if (why := difference(record, request_of(plan, passes, held_out, about))) is None:
-                chosen = selected_before(name, plan, record, passes, held_out)
+            version = record.get("training_version", 1)
+            if differ := _differing_paths(record["request"], request_of(plan, passes, held_out, about)):
+                why = f"trained again, the request differs ({', '.join(differ[:3])})"
+            elif version != TRAINING:
+                why = f"trained again, training has changed since: TRAINING {version}, now {TRAINING}"
+            else:
+                tried = [Tried(**{**setting, "percent": tuple(setting["percent"])}) for setting in record["tried"]]
+                one = len(plan.settings) == 1
+                chosen = Selected(*plan.settings[0]) if one else best_setting(name, plan, tried, passes, held_out)
                 stored_outcomes(name, plan, passes, folder, chosen)
                 kept[name] = update_description(folder, pretraining_fields(passes.training.store.attributes)), chosen
+                why = "kept, it was trained from the same request"
         except DAMAGED as error:
-            why = f"its files are incomplete or damaged ({type(error).__name__}: {error})"
-        passes.say(f"{folder}: " + ("kept, it was trained from the same request" if why is None else f"trained again, {why}"))
+            why = f"trained again, its files are incomplete or damaged ({type(error).__name__}: {error})"
+        passes.say(f"{folder}: {why}")
     return broadcast_from_first(kept)
 
 
@@ -161,9 +144,7 @@ def stored_outcomes(name: str, plan: HeadPlan, passes: HeadPasses, folder: Path,
 
     Raises:
         BeyondClsError: files are missing or damaged, or not of one run.
-        OSError: files are missing or damaged.
-        ValueError: files are missing or damaged.
-        KeyError: files are missing or damaged.
+        OSError, ValueError, KeyError: files are missing or damaged.
     """
     measures, aggregator, curves = read_result(folder / METRICS), plan.head.aggregator, dict[int, list[dict[str, float]]]()
     with (folder / "curves.csv").open(newline="") as file:

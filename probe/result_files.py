@@ -72,13 +72,8 @@ def result_folder(
 
 def described_images(store: FeatureStore, n_images: int) -> dict[str, Any]:
     """What a result says of the feature set whose images were measured."""
-    return {
-        "encoder": store.attributes["encoder"],
-        **pretraining_fields(store.attributes),
-        "features": {"test": store.spec.key},
-        "data": store.spec.data,
-        "n_images": n_images,
-    }
+    of_set = {"features": {"test": store.spec.key}, "data": store.spec.data, "n_images": n_images}
+    return {"encoder": store.attributes["encoder"], **pretraining_fields(store.attributes), **of_set}
 
 
 def over_seeds(values: Sequence[float], without: Sequence[Sequence[float]] | np.ndarray = ()) -> dict[str, Any]:

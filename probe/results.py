@@ -30,7 +30,8 @@ from store.format.layout import kind_of
 from store.format.pretraining import NAMES, pretraining_fields
 from store.writing.results import ResultFolder
 
-RECORD = "trained/record.json"  # without it, a head is not complete
+# Without it a head is not complete; the same bytes whenever the same head is trained on one machine, as DVC compares them.
+RECORD = "trained/record.json"
 FILES = (  # of a head; kept.json of earlier versions
     *(RECORD, "trained/seed*.json", "trained/seed*.safetensors", "trained/weights.npy", "trained/correct.npz"),
     *(METRICS, DESCRIPTION, "curves.csv", timing.FILE, "kept.json"),
@@ -40,7 +41,7 @@ UNCOUNTED = "flops_per_image is unknown: this aggregator's steps depend on value
 
 def measures_of(name: str, plan: HeadPlan, passes: HeadPasses, outcomes: Sequence[Outcome], chosen: Selected) -> dict[str, Any]:
     """What is measured of a head that was trained, and what describes it: the content of `result_files`."""
-    cost, ends = _cost(name, passes), [outcome.curve[-1] for outcome in outcomes]
+    cost, ends, without = _cost(name, passes), [o.curve[-1] for o in outcomes], [o.without for o in outcomes]
     notes = notes_on_training(plan.recipe, passes.n_training, len(plan.seeds), passes.shown, passes.drop_path)
     if passes.test.store.multilabel:
         learnt = [passes.learnt_by(seed) for seed in passes.draws] or [passes.training]
@@ -50,12 +51,7 @@ def measures_of(name: str, plan: HeadPlan, passes: HeadPasses, outcomes: Sequenc
         notes.append(UNCOUNTED)
     return {
         **_describe_training(name, plan, passes),
-        **{
-            measure: over_seeds(
-                [o.result[measure] for o in outcomes], [o.without for o in outcomes] if measure == "map" else ()
-            )
-            for measure in outcomes[0].result
-        },
+        **{m: over_seeds([o.result[m] for o in outcomes], without if m == "map" else ()) for m in outcomes[0].result},
         **{measure: over_seeds([end[measure] for end in ends]) for measure in ends[0] if measure.startswith("train_")},
         "seeds": list(plan.seeds),
         "recipe": _recipe(plan, chosen),
@@ -79,15 +75,14 @@ def measures_of_closed(name: str, plan: HeadPlan, passes: HeadPasses) -> tuple[d
     Where seeds draw their own training images, once for each of them. What it gets right is None where images have several
     labels.
     """
-    protocol = plan.closed
+    protocol, sides = plan.closed, zip((passes.training, passes.test), passes.vectors(name), strict=True)
     assert protocol is not None
-    training, test = (
-        Vectors(pooled.vectors[0].cpu(), torch.from_numpy(source.labels[source.rows]), source.n_classes)
-        for source, pooled in zip((passes.training, passes.test), passes.vectors(name), strict=True)
-    )
+    training, test = (Vectors(pooled.vectors[0].cpu(), s.labels[s.rows], s.n_classes) for s, pooled in sides)
     seeds = list(plan.seeds) if passes.draws else []
     learnt = [training.rows(passes.places(passes.learnt_by(seed))) for seed in seeds] or [training]
     results, cost = [protocol.fit(vectors, test) for vectors in learnt], _cost(name, passes)
+    if not protocol.linear:
+        cost = replace(cost, parameters=0, parameters_classifier=None, flops_per_image=None, memory_per_image=None)
     scores, first = [result.scores.cpu() for result in results], results[0]
     correct = None if test.multilabel else np.stack([top_k_hits(s, test.labels).numpy() for s in scores])
     without = [map_without_each(s, test.labels.cpu()) for s in scores] if test.multilabel else ()
@@ -96,11 +91,7 @@ def measures_of_closed(name: str, plan: HeadPlan, passes: HeadPasses) -> tuple[d
         **{m: over_seeds([r.metrics[m] for r in results], without if m == "map" else ()) for m in first.metrics},
         "seeds": seeds,
         "protocol": described(protocol),
-        "cost": asdict(
-            cost
-            if protocol.linear
-            else replace(cost, parameters=0, parameters_classifier=None, flops_per_image=None, memory_per_image=None)
-        ),
+        "cost": asdict(cost),
         "selected": {**first.chosen, **asdict(first.selection)},
         **({"selected_by_seed": [r.chosen for r in results]} if seeds else {}),
         "notes": [
@@ -190,7 +181,7 @@ def folder_of_head(folder: Path, encoder: str) -> ResultFolder:
     metrics = folder / METRICS
     if metrics.exists() and not (folder / DESCRIPTION).exists():
         raise BeyondClsError(
-            f"{metrics} has no {DESCRIPTION} next to it, so it is not replaced: give another --out, or move it away first"
+            f"{metrics} has no {DESCRIPTION} next to it, so it is not replaced: give another --out, or move it"
         )
     return result_folder(folder, encoder, FILES, RECORD)
 
@@ -245,13 +236,8 @@ def write_trained(
     about: Mapping[str, Any],
 ) -> None:
     """Write the probes, their weights on the test images, which of those they get right, and their curves."""
-    trained, store = folder / "trained", passes.training.store
-    common = {
-        "recipe": _recipe(plan, chosen),
-        **about,
-        **passes.training.description,
-        "classes": store.attributes.get("classes"),
-    }
+    trained, classes = folder / "trained", passes.training.store.attributes.get("classes")
+    common = {"recipe": _recipe(plan, chosen), **about, **passes.training.description, "classes": classes}
     for outcome in outcomes:
         details = {"seed": outcome.member.seed, "result": outcome.result, **common}
         n_patches = _n_patches(passes, outcome.head.aggregator.reads)
@@ -261,9 +247,8 @@ def write_trained(
         mean = torch.stack(weights).mean(0)
         patches = mean[:, -passes.n_patches :] if passes.n_patches else mean  # [cls] comes first where it is weighted too
         np.save(trained / "weights.npy", patches.numpy().astype(np.float32))
-    correct = [outcome.correct.numpy() for outcome in outcomes if outcome.correct is not None]
-    converged = [outcome.converged.numpy() for outcome in outcomes if outcome.converged is not None]
-    write_correct(folder, *(np.stack(rows) if rows else None for rows in (correct, converged)))
+    by_image = [[of for o in outcomes if (of := getattr(o, name)) is not None] for name in ("correct", "converged")]
+    write_correct(folder, *(torch.stack(rows).numpy() if rows else None for rows in by_image))
     with (folder / "curves.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["seed", *outcomes[0].curve[0]])
         writer.writeheader()
@@ -281,26 +266,20 @@ def absent_kinds(
     Raises:
         BeyondClsError: unknown aggregator or options.
     """
-    source = Source(training)
-    absent = {}
-    for name, plan in heads.items():
-        reads = plan.head.build(source.dim, source.n_patches, training.n_classes).aggregator.reads
-        if missing := [kind for kind in reads if _is_absent(kind, training, joined)]:
-            absent[name] = missing
-    return absent
 
+    def is_absent(kind: str) -> bool:
+        store, token_kind = joined if kind.startswith(JOINED) else training, kind_of(kind.removeprefix(JOINED))
+        if store is None or (token_kind in ("patch", "registers") and not store.spec.blocks):
+            return False
+        return token_kind in (*TOKENS, *VECTORS) and token_kind not in store.extracted_kinds
 
-def _is_absent(kind: str, training: FeatureStore, joined: FeatureStore | None) -> bool:
-    store = joined if kind.startswith(JOINED) else training
-    token_kind = kind_of(kind.removeprefix(JOINED))
-    if store is None or (token_kind in ("patch", "registers") and not store.spec.blocks):
-        return False
-    return token_kind in (*TOKENS, *VECTORS) and token_kind not in store.extracted_kinds
+    sizes = (source := Source(training)).dim, source.n_patches, training.n_classes
+    reads = {name: plan.head.build(*sizes).aggregator.reads for name, plan in heads.items()}
+    return {name: missing for name, kinds in reads.items() if (missing := list(filter(is_absent, kinds)))}
 
 
 def write_absent(folder: Path, plan: HeadPlan, missing: list[str], training: FeatureStore, test: FeatureStore) -> None:
     """Write into description.json that there was nothing to measure; what an earlier run wrote into `folder` is removed."""
-    features = {"training": training.spec.key, "test": test.spec.key}
-    encoder = training.attributes["encoder"]
+    encoder, features = training.attributes["encoder"], {"training": training.spec.key, "test": test.spec.key}
     with folder_of_head(folder, encoder).written() as place:
         write_measures(place, {"encoder": encoder, **plan.head.to_dict(), "features": features, "absent": missing})

@@ -29,6 +29,8 @@ from store.loading.placement import Placement
 from store.places.disk import check_writable
 from store.shown import Bars, no_bars
 
+Writers = Sequence[Callable[[Path], None]]
+
 
 def probe(
     training: FeatureStore,
@@ -122,8 +124,10 @@ def probe(
     check_pair(training, test)
     if joined is not None:
         check_pair(*joined)
-    if loop is not None:
-        _check_loop(joined, views, mix_evaluation_view)
+    stored = {"joined": joined is not None, "views": views, "mix_evaluation_view": mix_evaluation_view}
+    if loop is not None and (given := [name for name, value in stored.items() if value]):
+        what = f"{given[0]} is {stored[given[0]]}, which concerns stored features"
+        raise BeyondClsError(f"{what}, but the encoder is in the loop; leave out one of the two")
     shown = shown_views(training, views, mix_evaluation_view) if loop is None else range(1)
     draw, fixed = (subset, None) if callable(subset) else (None, subset)
     others, rows = joined or (None, None), (fixed, None)
@@ -149,38 +153,32 @@ def probe(
         common |= {"rank": rank, "world_size": world_size, "progress": progress or shown_progress}
         called = {"say": say, "on_epoch": on_epoch, "stops": stops}
         common |= {name: function for name, function in called.items() if function is not None}
+        of_steps: dict[str, Any] = {"views": shown, "loop": loop}  # protocols without steps take the stored view 0
 
-        def passes_of(recipe: Recipe | None, plans: Mapping[str, HeadPlan]) -> HeadPasses:
-            heads = {name: plan.head for name, plan in plans.items()}
-            if recipe is None:  # these take the stored view 0
-                return HeadPasses(heads, learn_from, judge_by, **common)
-            return HeadPasses(heads, learn_from, judge_by, shown, loop=loop, **common)
-
-        def write(
-            name: str,
-            passes: HeadPasses,
-            measures: dict[str, Any],
-            more: Callable[[Path], None],
-            together: Together | None = None,
-        ) -> None:
+        def write(name: str, passes: HeadPasses, measures: dict[str, Any], writers: Writers, together: Together | None) -> None:
             measures |= {**about, **computed_by(place)}
             written[name] = json.loads(json.dumps(measures))
             if rank == 0:
                 with of_heads[name].written() as folder:
                     write_measures(folder, measures)
-                    more(folder)
+                    for write_files in writers:
+                        write_files(folder)
                     if timed:
                         write_timing(folder, time_head(passes.template(name), passes.test, place), together)
 
         # All are made first, so that errors are raised before anything trains.
         of_heads = {name: folder_of_head(out / name if isinstance(heads, Mapping) else out, encoder) for name in plans}
-        groups = [(recipe, group, passes_of(recipe, group)) for recipe, group in _group_by_recipe(plans)]
+        groups = []
+        for recipe, group in _group_by_recipe(plans):
+            specs = {name: plan.head for name, plan in group.items()}
+            options = common | of_steps if recipe else common
+            groups.append((recipe, group, HeadPasses(specs, learn_from, judge_by, **options)))
         while groups:  # vectors that one of them has pooled are gone when the next begins
             recipe, group, passes = groups.pop(0)
             if recipe is None:
                 for name, plan in group.items():
                     measures, correct = measures_of_closed(name, plan, passes)
-                    write(name, passes, measures, partial(write_correct, correct=correct))
+                    write(name, passes, measures, [partial(write_correct, correct=correct)], None)
                 continue
             folders = {name: of_heads[name].folder for name in group}
             kept = {} if retrain or loop is not None else heads_in_place(group, passes, held_out, folders, about)
@@ -188,8 +186,8 @@ def probe(
             passes.kept_heads |= kept.keys()
             if kept:
                 passes.progress(n_epochs(group[name] for name in kept))
-            began = time.perf_counter()
-            chosen = select(group, passes, recipe, held_out, {name: selected for name, (_, selected) in kept.items()})
+            began, chosen_before = time.perf_counter(), {name: selected for name, (_, selected) in kept.items()}
+            chosen = select(group, passes, recipe, held_out, chosen_before)
             outcomes = _train(group, passes, recipe, chosen)
             together = Together(time.perf_counter() - began, len(outcomes))
             for name, (measures, selected) in kept.items():
@@ -199,8 +197,12 @@ def probe(
             converge(passes, outcomes, converged)
             for name, of_seeds in outcomes.items():
                 measures = measures_of(name, group[name], passes, of_seeds, chosen[name])
-                more = partial(_write_trained, group[name], passes, of_seeds, chosen[name], held_out, about)
-                write(name, passes, measures, more, None if name in kept else together)
+                result: dict[str, Any] = {"plan": group[name], "passes": passes, "outcomes": of_seeds, "chosen": chosen[name]}
+                writers = [partial(write_trained, **result, about=about)]
+                if loop is None:
+                    request = request_of(group[name], passes, held_out, about)
+                    writers.append(partial(write_record, request=request, chosen=chosen[name]))
+                write(name, passes, measures, writers, None if name in kept else together)
         if rank == 0:
             unfinished.remove()
     return {name: written[name] for name in plans}
@@ -216,11 +218,7 @@ def n_epochs(plans: Iterable[HeadPlan]) -> int:
 def _drawn_rows(
     draw: Callable[[int, np.ndarray], np.ndarray], source: Source, plans: Mapping[str, HeadPlan]
 ) -> dict[int, np.ndarray]:
-    """Rows of the training set by seed, ascending.
-
-    Raises:
-        BeyondClsError: seeds see the images in one order, draw no images of the set, or different numbers of them.
-    """
+    """Rows of the training set by seed, ascending: as many of each, for seeds that see images in their own order."""
     if shared := [name for name, plan in plans.items() if plan.closed is None and plan.recipe.order != "own"]:
         raise BeyondClsError(f"seeds draw their own images, but order of {shared[0]} is 'shared', expected 'own'")
     draws = {seed: np.unique(draw(seed, source.rows)) for seed in sorted({s for plan in plans.values() for s in plan.seeds})}
@@ -240,19 +238,6 @@ def _name_plans(heads: Mapping[str, HeadPlan] | HeadPlan | None, out: Path) -> d
         if not name or name != Path(name).name or name == "..":
             raise BeyondClsError(f"a head is named {name!r}, expected a name for a folder, without slashes")
     return dict(heads)
-
-
-def _check_loop(joined: tuple[FeatureStore, FeatureStore] | None, views: int | None, mix_evaluation_view: bool) -> None:
-    """Refuse what concerns stored features where the encoder is in the loop.
-
-    Raises:
-        BeyondClsError: one of these was given.
-    """
-    for name, value in (("joined", joined is not None), ("views", views), ("mix_evaluation_view", mix_evaluation_view)):
-        if value:
-            raise BeyondClsError(
-                f"{name} is {value}, which concerns stored features, but the encoder is in the loop; leave out one of the two"
-            )
 
 
 def shown_views(training: FeatureStore, views: int | None, mix_evaluation_view: bool) -> range:
@@ -283,27 +268,9 @@ def _group_by_recipe(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None,
 def _train(
     plans: Mapping[str, HeadPlan], passes: HeadPasses, recipe: Recipe, chosen: Mapping[str, Selected]
 ) -> dict[str, list[Outcome]]:
-    """Train each head's seeds with the chosen setting, on all training images.
-
-    Raises:
-        BeyondClsError: a seed diverged; the mean over the others would not be one over all seeds.
-    """
+    """Train each head's seeds with the chosen setting on all training images; all, or the mean would not be over all seeds."""
     members = [Member(n, chosen[n].base_lr, chosen[n].weight_decay, seed) for n, plan in plans.items() for seed in plan.seeds]
     by_member = {outcome.member: outcome for outcome in passes.train(members, recipe)}
     if missing := [member for member in members if member not in by_member and member.head not in passes.kept_heads]:
         raise BeyondClsError(f"{missing[0]} {passes.lost[missing[0]]}")
     return {name: [by_member[m] for m in members if m.head == name] for name in plans if name not in passes.kept_heads}
-
-
-def _write_trained(
-    plan: HeadPlan,
-    passes: HeadPasses,
-    outcomes: Sequence[Outcome],
-    chosen: Selected,
-    held_out: float,
-    about: Mapping[str, Any],
-    folder: Path,
-) -> None:
-    write_trained(folder, plan, passes, outcomes, chosen, about)
-    if passes.loop is None:
-        write_record(folder, request_of(plan, passes, held_out, about), chosen)

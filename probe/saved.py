@@ -64,7 +64,12 @@ def load_with(path: str | Path, own: str | None = None) -> tuple[Head, dict[str,
         # Its initial parameters no longer matter.
         spec = HeadSpec(*(described[name] for name in ("aggregator", "options", "normalisation", "final_norm")))
         if custom := is_custom(spec.aggregator):
-            spec = replace(spec, aggregator=_checked_own(spec.aggregator, own, stem))
+            if own is None or not is_custom(own):
+                raise BeyondClsError(
+                    f"{stem} has a custom aggregator, {spec.aggregator!r}, which loading does not run; own is {own!r}, "
+                    "expected FILE.py:CLASS; if you trust that file, name it: load_probe(path, own='FILE.py:CLASS')"
+                )
+            spec = replace(spec, aggregator=own)
         AGGREGATORS.check_package(spec.aggregator, described.get("package"), stem)
         dim, n_classes, n_patches = int(described["dim"]), int(described["n_classes"]), described["n_patches"]
         eps = float(described["final_norm_eps"]) if spec.final_norm else None
@@ -106,14 +111,3 @@ def task_of(path: str | Path) -> str | None:
     except (OSError, ValueError, AttributeError):
         return None
     return task if isinstance(task, str) else None
-
-
-def _checked_own(aggregator: str, own: str | None, stem: Path) -> str:
-    if own is None:
-        raise BeyondClsError(
-            f"{stem} has a custom aggregator, {aggregator!r}, which loading does not run; if you trust that file, "
-            "name it: load_probe(path, own='FILE.py:CLASS')"
-        )
-    if not is_custom(own):
-        raise BeyondClsError(f"own is {own!r}, expected FILE.py:CLASS, as the aggregator of {stem} is {aggregator!r}")
-    return own

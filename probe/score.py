@@ -105,12 +105,8 @@ def score(
     references: dict[tuple[Trained, str], Judged] = {}
     described: dict[Path, dict[str, Any]] = {}
     for name in tests:
-        judged = _judge(
-            {head: sources[name, head] for head in opened},
-            {(head, other): (choices[other, head], right) for head in opened for other, right in asked[name, head].items()},
-            temperatures,
-            on,
-        )
+        by_map = {(head, o): (choices[o, head], right) for head in opened for o, right in asked[name, head].items()}
+        judged = _judge({head: sources[name, head] for head in opened}, by_map, temperatures, on)
         references = references or judged
         for head in opened if name in kept else ():
             own, reference = judged[head, name], references.get((head, name), references[head, first])
@@ -140,15 +136,7 @@ def score(
 
 
 def _right_choices(source: Source, own: ClassMap, other: ClassMap, name: str) -> Int64[np.ndarray, "N"]:
-    """For each image of a test set the choice of a map that is right, -1 for none.
-
-    Args:
-        own: the map of this set.
-        other: the map, of the test set `name`.
-
-    Raises:
-        BeyondClsError: no image has one.
-    """
+    """For each image of a test set, whose map is `own`, the choice of the map of test set `name` that is right; -1 for none."""
     labels = own.labels[source.store.labels[source.rows]]
     if other is not own:
         classes = np.array([group[0] for group in own.groups])
@@ -156,8 +144,7 @@ def _right_choices(source: Source, own: ClassMap, other: ClassMap, name: str) ->
         labels = np.where(labels >= 0, choices[classes[labels]], -1)
     if not (labels >= 0).any():
         raise BeyondClsError(
-            f"none of the {len(labels):,} images of {source.store.where} is of a class that the map of {name} names, expected "
-            "some; name classes that it has"
+            f"none of the {len(labels):,} images of {source.store.where} is of a class that the map of {name} names; name some"
         )
     return labels
 
@@ -189,11 +176,7 @@ def _judge(
 def _logits(
     sources: Mapping[Trained, Source], device: torch.device
 ) -> Iterator[tuple[slice, Trained, int, Float[Tensor, "B K"]]]:
-    """Logits of heads and their seeds, batch by batch, and which of the rows are in a batch.
-
-    Raises:
-        BeyondClsError: a head gives NaN or infinity for an image.
-    """
+    """Finite logits of heads and their seeds, batch by batch, and which of the rows are in a batch."""
     for block in dict.fromkeys(source.block for source in sources.values()):
         heads = [head for head, source in sources.items() if source.block == block]
         source, kinds = sources[heads[0]], sorted({kind for head in heads for kind in head.reads})
@@ -219,9 +202,8 @@ def _measures_by_image(logits: Float[Tensor, "B G"], labels: Int[Tensor, "B"], t
     for prefix, divisor in {"": 1.0, TEMPERED: temperature}.items():
         if divisor is not None:
             log_p = (logits.double() / divisor).log_softmax(-1)
-            measured[prefix + NLL] = -log_p.gather(-1, labels[:, None]).squeeze(-1)
-            measured[f"{prefix}brier"] = brier_scores(log_p.exp(), labels)
-            measured[f"{prefix}confidence"] = log_p.exp().amax(-1)
+            nll, brier = -log_p.gather(-1, labels[:, None]).squeeze(-1), brier_scores(log_p.exp(), labels)
+            measured |= {prefix + NLL: nll, f"{prefix}brier": brier, f"{prefix}confidence": log_p.exp().amax(-1)}
     return measured
 
 
@@ -246,11 +228,7 @@ def _describe_score(head: Trained, judged: Judged, temperatures: Mapping[Key, fl
         bins[f"{prefix}reliability"] = reliability(of_all, correct.reshape(-1), bins_of_width(of_all))
     if temperatures:
         measures["temperature"] = over_seeds([temperatures[head, seed] for seed in head.by_seed])
-    about = {
-        "n_test": len(judged.labels),
-        "test_images": digest_of_images(judged.source),
-    }
-    return content | measures | bins | about
+    return content | measures | bins | {"n_test": len(judged.labels), "test_images": digest_of_images(judged.source)}
 
 
 def _notes(head: Trained, judged: Judged, about: Mapping[str, Any]) -> list[str]:

@@ -19,8 +19,6 @@ from store import BeyondClsError
 SEED = 0  # of the images that are held out
 N_SEEDS = 3  # of a head, that each setting is tried with
 ENOUGH = 10_000  # held-out images, which resolve half a point; with fewer each seed is judged by others
-
-
 COLLAPSED = math.log(2)  # nats: below, weights are on fewer than two patches on average, and what they chose is hardly learned
 
 
@@ -89,9 +87,8 @@ def select(
     Raises:
         BeyondClsError: every setting diverged with some seed, or nothing can be measured on the images that are held out.
     """
-    chosen = {name: Selected(*plan.settings[0]) for name, plan in plans.items() if len(plan.settings) == 1} | dict(
-        chosen_before
-    )
+    chosen = {name: Selected(*plan.settings[0]) for name, plan in plans.items() if len(plan.settings) == 1}
+    chosen |= chosen_before
     grids = {name: plan for name, plan in plans.items() if name not in chosen}
     if not grids:
         return chosen
@@ -159,24 +156,17 @@ def _summarise_trials(
     measure = _measure_name(passes)
     percent = [tuple(outcome.result[measure] for outcome in of_seeds) for of_seeds in outcomes]
     if any(math.isnan(value) for values in percent for value in values):
-        raise BeyondClsError(
-            f"{measure} of the {n_images} images held out is not a number: none of them has a label; hold out more of them"
-        )
+        raise BeyondClsError(f"{measure} of the {n_images} images held out is not a number: none has a label; hold out more")
     collapsed = [any(collapses(o.head, o.result.get("entropy")) for o in of_seeds) for of_seeds in outcomes]
     tried = [Tried(values, None, is_bad) for values, is_bad in zip(percent, collapsed, strict=True)]
     if (best := _best_setting(tried, plan)) is None:
         return tried
-    correct = [_correct(of_seeds) if len(of_seeds) == len(_seeds(plan)) else None for of_seeds in outcomes]
-    if (right := correct[best]) is None:  # several labels an image
+    rows = [[o.correct.double().numpy() for o in of_seeds if o.correct is not None] for of_seeds in outcomes]
+    if not rows[best]:  # several labels an image
         return tried
-    same_images = _n_splits(passes, share) == 1
-    errors = [None if other is None else _standard_error(right, other, same_images) for other in correct]
+    same_images, n_seeds = _n_splits(passes, share) == 1, len(_seeds(plan))
+    errors = [_standard_error(np.stack(rows[best]), np.stack(r), same_images) if len(r) == n_seeds else None for r in rows]
     return [replace(setting, error=error) for setting, error in zip(tried, errors, strict=True)]
-
-
-def _correct(outcomes: Sequence[Outcome]) -> Float[np.ndarray, "S N"] | None:
-    rows = [outcome.correct.double().numpy() for outcome in outcomes if outcome.correct is not None]
-    return np.stack(rows) if rows else None
 
 
 def _standard_error(best: Float[np.ndarray, "S N"], other: Float[np.ndarray, "S N"], same_images: bool) -> float:
@@ -218,27 +208,22 @@ def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Head
     best, notes, n_splits = _best_setting(tried, plan), [], min(_n_splits(passes, share), len(_seeds(plan)))
     n_images = sum(len(_split_rows(passes, share, i)[1]) for i in (_seeds(plan) if passes.draws else range(n_splits)))
     for (base_lr, weight_decay), setting in zip(plan.settings, tried, strict=True):
-        if n_lost := len(_seeds(plan)) - len(setting.percent):
-            lost = f"{n_lost} of {len(_seeds(plan))} seeds"
-            notes.append(f"base_lr {base_lr:g} with weight_decay {weight_decay:g} diverged ({lost})")
+        if n_lost := (n_seeds := len(_seeds(plan))) - len(setting.percent):
+            notes.append(f"base_lr {base_lr:g} with weight_decay {weight_decay:g} diverged ({n_lost} of {n_seeds} seeds)")
     if best is None:
         raise BeyondClsError(f"head {name!r} diverged with every setting: {'; '.join(notes)}; give lower base_lrs")
     if n_collapsed := sum(setting.collapsed for setting in tried):
-        notes.append(
-            f"weights collapsed with {n_collapsed} of {len(tried)} settings (entropy below ln 2: fewer than two patches)"
-        )
+        notes.append(f"weights collapsed with {n_collapsed} of {len(tried)} settings (entropy below ln 2)")
     compared = [_candidate(values, setting, tried[best], plan) for values, setting in zip(plan.settings, tried, strict=True)]
     alike = [
-        candidate
-        for candidate in compared
-        if candidate["behind"] is not None
-        and candidate["collapsed"] == tried[best].collapsed
-        and candidate["behind"] <= (candidate["error"] or 0.0)
+        c
+        for c in compared
+        if c["behind"] is not None and c["collapsed"] == tried[best].collapsed and c["behind"] <= (c["error"] or 0.0)
     ]
     best_lr = compared[best]["base_lr"]
-    winner = max((c for c in alike if c["base_lr"] == best_lr), key=lambda candidate: candidate["weight_decay"])
+    winner = max((c for c in alike if c["base_lr"] == best_lr), key=lambda c: c["weight_decay"])
     if len(alike) > 1:
-        rates, decays = ([candidate[key] for candidate in alike] for key in ("base_lr", "weight_decay"))
+        rates, decays = ([c[key] for c in alike] for key in ("base_lr", "weight_decay"))
         notes.append(
             f"{n_images:,} images do not tell {len(alike)} of {len(tried)} settings apart (one standard error): base_lr "
             f"{min(rates):g} to {max(rates):g}, weight_decay {min(decays):g} to {max(decays):g}; the best rate was taken, "
@@ -249,16 +234,14 @@ def best_setting(name: str, plan: HeadPlan, tried: Sequence[Tried], passes: Head
             notes.append(f"{parameter} {winner[parameter]:g} is at the edge of the grid; a wider grid may give more")
     drawn = "at random" if passes.training.store.multilabel else "stratified"
     apart = ", others for each seed" if n_splits > 1 else ""
-    selected_on = f"{100 * share:g} % of the training images, {drawn}{apart}"
-    chosen = winner["base_lr"], winner["weight_decay"]
-    return Selected(*chosen, selected_on, _measure_name(passes), n_images, tuple(compared), tuple(notes), tuple(tried))
+    how = f"{100 * share:g} % of the training images, {drawn}{apart}", _measure_name(passes), n_images
+    return Selected(winner["base_lr"], winner["weight_decay"], *how, tuple(compared), tuple(notes), tuple(tried))
 
 
 def _candidate(values: tuple[float, float], tried: Tried, best: Tried, plan: HeadPlan) -> dict[str, Any]:
-    candidate: dict[str, Any] = {"base_lr": values[0], "weight_decay": values[1], "mean": None, "std": None, "behind": None}
+    mean = std = behind = None
     if len(tried.percent) == len(_seeds(plan)):
-        mean = float(np.mean(tried.percent))
-        candidate["mean"] = mean
-        candidate["std"] = float(np.std(tried.percent, ddof=1)) if len(tried.percent) > 1 else 0.0
-        candidate["behind"] = float(np.mean(best.percent)) - mean
+        mean, std = float(np.mean(tried.percent)), float(np.std(tried.percent, ddof=1)) if len(tried.percent) > 1 else 0.0
+        behind = float(np.mean(best.percent)) - mean
+    candidate = {"base_lr": values[0], "weight_decay": values[1], "mean": mean, "std": std, "behind": behind}
     return candidate | {"error": tried.error, "collapsed": tried.collapsed}

@@ -12,9 +12,8 @@ from probe.cores import cores
 Blocks = Callable[[], Iterable[tuple[Float[Tensor, "_n D"], Int[Tensor, "_"]]]]
 MEMORY = 20  # steps that L-BFGS remembers
 SLOPE, ROUNDING = 1e-4, 1e-9  # a step has to gain this share of what the slope promises; losses are exact to this share
-LEAST = (
-    -60.0
-)  # of a logit below the highest: what is less likely changes no sum, but its denormal numbers take 10 times as long
+# Of a logit below the highest: what is less likely changes no sum, but its denormal numbers take 10 times as long.
+LEAST = -60.0
 ROWS = 1024  # of a block that a core computes at once
 
 
@@ -100,15 +99,14 @@ def _evaluate(
     of_bias = torch.zeros(m, k, dtype=torch.float64, device=weights.device)
     with cores(weights.device) as on_all:
         for x, y in blocks():
-            parts = list(zip(x.split(ROWS), y.split(ROWS), strict=True))
-            sums: list[tuple[Tensor, Tensor, Tensor] | None] = [None] * len(parts)
+            parts, sums = list(zip(x.split(ROWS), y.split(ROWS), strict=True)), dict[int, tuple[Tensor, Tensor, Tensor]]()
 
-            def evaluate(number: int, parts: list = parts, sums: list = sums) -> None:
+            def evaluate(number: int, parts: list = parts, sums: dict = sums) -> None:
                 x, y = parts[number]
                 sums[number] = _evaluate_part(x, y, side_by_side, biases)
 
             on_all(evaluate, range(len(parts)))
-            for loss, product, total in filter(None, sums):  # in their order, whichever came first
+            for loss, product, total in (sums[number] for number in range(len(parts))):  # in their order, whichever came first
                 losses, gradient, of_bias = losses + loss, gradient + product, of_bias + total
     return losses, gradient.view(dim, m, k).movedim(1, 0), of_bias
 

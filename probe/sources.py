@@ -53,7 +53,10 @@ class Source:
             if self.joined is None:
                 raise StoreError(f"this head reads {kind!r}, of a second feature set; name it with --joined")
             store, block = self.joined, self.joined.spec.deepest
-        return [_array_reader(store, plain_kind, block, view) for view in views]
+        name = ArrayName.parse(plain_kind)
+        if name.kind == "attention":
+            return [store.attention(name.what, block if name.block is None else name.block, view) for view in views]
+        return [store.array(_array_name(plain_kind, block, view)) for view in views]
 
     def describes(self, kind: str, views: Iterable[int] = (0,)) -> bool:
         """Whether a kind of this set, not of a second one, was extracted in these views, be it in this copy or not."""
@@ -92,7 +95,14 @@ class Source:
         if self.joined is not None:
             usable &= self.row_of_joined >= 0
         if self.subset is not None:
-            usable &= _row_mask(self.store, self.subset)
+            chosen, n = np.asarray(self.subset), len(usable)
+            if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
+                given = f"{chosen.dtype} {chosen.shape}"
+                raise StoreError(f"a subset is {given}, expected row numbers; of a mask, take np.flatnonzero")
+            if len(chosen) and not 0 <= chosen.min() <= chosen.max() < n:
+                bounds = f"{chosen.min()} to {chosen.max()}"
+                raise StoreError(f"a subset has rows {bounds}, but {self.store.where} has {n} images")
+            usable &= np.isin(np.arange(n), chosen)
         if not usable.any():
             among = "" if self.subset is None else " among the rows of the subset"
             shared = "" if self.joined is None else f" that {self.joined.where} has too"
@@ -190,33 +200,9 @@ class Source:
         return [shape for name, shape in names.items() if name.kind in kinds and not name.is_scale]
 
 
-def _array_reader(store: FeatureStore, kind: str, block: int, view: int) -> ArrayReader:
-    """The array of a kind; `block` is for kinds that do not name one."""
-    name = ArrayName.parse(kind)
-    if name.kind == "attention":
-        return store.attention(name.what, block if name.block is None else name.block, view)
-    return store.array(_array_name(kind, block, view))
-
-
 def _array_name(kind: str, block: int, view: int) -> str:
     """The array of a kind that is no map."""
     return str(replace(ArrayName.parse(kind), block=block if kind in OF_BLOCKS else ArrayName.parse(kind).block, view=view))
-
-
-def _row_mask(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
-    """[N] bool of row numbers.
-
-    Raises:
-        StoreError: they are not row numbers of the set.
-    """
-    rows = np.asarray(rows)
-    if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
-        raise StoreError(f"a subset is {rows.dtype} {rows.shape}, expected row numbers; of a mask, take np.flatnonzero")
-    if len(rows) and not 0 <= rows.min() <= rows.max() < len(store):
-        raise StoreError(f"a subset has rows {rows.min()} to {rows.max()}, but {store.where} has {len(store)} images")
-    mask = np.zeros(len(store), bool)
-    mask[rows.astype(np.int64)] = True
-    return mask
 
 
 def check_encoder(training: FeatureStore, other: FeatureStore) -> None:
@@ -238,7 +224,8 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
     Classes are what they are called, in whatever order: `Source.labels` of the test set are to be those of the training set.
 
     Raises:
-        StoreError: they are from two encoders (or transforms, dtypes), or have different classes.
+        StoreError: they are from two encoders (or transforms, dtypes), or have different classes; one set alone has names, and
+            they are not its numbers; or test images are of classes that are not learnt.
     """
     check_encoder(training, test)
     for store in (training, test):
@@ -249,61 +236,6 @@ def check_pair(training: FeatureStore, test: FeatureStore) -> None:
         raise StoreError(f"{training.where} has {kinds[0]} an image, {test.where} {kinds[1]}; use splits of one data set")
     for store in (training, test):
         check_class_numbers(store)
-    _check_classes(training, test)
-
-
-def check_class_numbers(store: FeatureStore) -> None:
-    """Refuse labels that are no numbers of classes.
-
-    Raises:
-        StoreError: they exceed the number of classes, or are identifiers, and there are no names.
-    """
-    if store.multilabel:
-        return
-    highest, n_classes = int(store.labels.max()), store.n_classes
-    if highest >= n_classes:
-        raise StoreError(f"{store.where} has label {highest}, but {n_classes} classes; labels count from 0: extract it again")
-    if not store.attributes.get("classes") and are_identifiers(highest, n := len(np.unique(store.labels[store.labelled]))):
-        raise StoreError(
-            f"{store.where} has labels up to {highest}, of which {n} occur: these are identifiers, not class numbers; extract "
-            "it again with --update, which names the classes by them and keeps the features"
-        )
-
-
-def check_labels(training: Source, test: Source) -> None:
-    """Refuse images from which nothing can be learnt, or of which nothing can be measured.
-
-    Raises:
-        StoreError: no class tells the training images apart; or images may have several labels, and no test image has one.
-    """
-    if len(training.rows) > 1 and (problem := indistinct(training.store.labels[training.rows])):
-        raise StoreError(f"{training.store.where}: {problem}; name a set, or a subset, whose labels differ")
-    if test.store.multilabel and not (test.store.labels[test.rows] > 0).any():
-        raise StoreError(
-            f"{test.store.where}: none of the {len(test.rows):,} test images has a label, so neither precision nor recall is "
-            "defined; name a set with labels"
-        )
-
-
-def indistinct(labels: Integer[np.ndarray, "N *C"]) -> str:
-    """Why no class tells these images apart; empty if some class does."""
-    n = len(labels)
-    if labels.ndim > 1:
-        if not (labels > 0).any():
-            return f"none of the {n:,} training images has a label"
-        apart = (labels > 0).any(0) & (labels == 0).any(0)
-        return "" if apart.any() else f"no class tells the {n:,} training images apart: each has all of them or none"
-    return (
-        f"all {n:,} training images are of class {labels[0]}, expected 2 classes or more" if (labels == labels[0]).all() else ""
-    )
-
-
-def _check_classes(training: FeatureStore, test: FeatureStore) -> None:
-    """Refuse classes of which it is not known which is which, and test images of classes that are not learnt.
-
-    Raises:
-        StoreError: one set alone has names, and they are not its numbers; or names or numbers differ.
-    """
     ours, theirs = (store.attributes.get("classes") or [] for store in (training, test))
     if not (ours and theirs):
         if training.n_classes != test.n_classes:
@@ -338,6 +270,50 @@ def _check_classes(training: FeatureStore, test: FeatureStore) -> None:
         )
 
 
+def check_class_numbers(store: FeatureStore) -> None:
+    """Refuse labels that are no numbers of classes.
+
+    Raises:
+        StoreError: they exceed the number of classes, or are identifiers, and there are no names.
+    """
+    if store.multilabel:
+        return
+    highest, n_classes = int(store.labels.max()), store.n_classes
+    if highest >= n_classes:
+        raise StoreError(f"{store.where} has label {highest}, but {n_classes} classes; labels count from 0: extract it again")
+    if not store.attributes.get("classes") and are_identifiers(highest, n := len(np.unique(store.labels[store.labelled]))):
+        raise StoreError(
+            f"{store.where} has labels up to {highest}, of which {n} occur: these are identifiers, not class numbers; extract "
+            "it again with --update, which names the classes by them and keeps the features"
+        )
+
+
+def check_labels(training: Source, test: Source) -> None:
+    """Refuse images from which nothing can be learnt, or of which nothing can be measured.
+
+    Raises:
+        StoreError: no class tells the training images apart; or images may have several labels, and no test image has one.
+    """
+    if len(training.rows) > 1 and (problem := indistinct(training.store.labels[training.rows])):
+        raise StoreError(f"{training.store.where}: {problem}; name a set, or a subset, whose labels differ")
+    if test.store.multilabel and not (test.store.labels[test.rows] > 0).any():
+        raise StoreError(
+            f"{test.store.where}: none of the {len(test.rows):,} test images has a label, to measure by; name a set with labels"
+        )
+
+
+def indistinct(labels: Integer[np.ndarray, "N *C"]) -> str:
+    """Why no class tells these images apart; empty if some class does."""
+    n = len(labels)
+    if labels.ndim == 1:
+        same = f"all {n:,} training images are of class {labels[0]}, expected 2 classes or more"
+        return same if (labels == labels[0]).all() else ""
+    if not (labels > 0).any():
+        return f"none of the {n:,} training images has a label"
+    apart = (labels > 0).any(0) & (labels == 0).any(0)
+    return "" if apart.any() else f"no class tells the {n:,} training images apart: each has all of them or none"
+
+
 def few_of(names: Sequence[str]) -> str:
     """The first of some names, and how many there are."""
     return ", ".join(map(repr, names[:3])) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
@@ -345,15 +321,9 @@ def few_of(names: Sequence[str]) -> str:
 
 def encoder_of(store: FeatureStore, block: int) -> dict[str, Any]:
     """The encoder of a set, and its blocks whose tokens and attention maps a probe reads."""
-    spec = store.spec
-    return {
-        "encoder": store.attributes["encoder"],
-        "encoder_weights": spec.weights,
-        "architecture": spec.architecture,
-        "transform": dict(spec.transform),
-        "block": block,
-        "attention_block": block,
-    }
+    spec, blocks = store.spec, {"block": block, "attention_block": block}
+    described = {"encoder_weights": spec.weights, "architecture": spec.architecture, "transform": dict(spec.transform)}
+    return {"encoder": store.attributes["encoder"], **described, **blocks}
 
 
 def check_trained_on(

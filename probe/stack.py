@@ -86,9 +86,7 @@ class Stack:
             return (vector - mean) * (variance + eps).rsqrt()
         n = vector.shape[-2] * world_size()
         if n < 2:
-            raise BeyondClsError(
-                "there is 1 image to train on at once, expected 2 or more: batch normalisation needs a variance"
-            )
+            raise BeyondClsError("1 image to train on at once, expected 2 or more: batch normalisation needs a variance")
         normalised, mean, variance = batch_norm(vector, eps)
         for name, value in (("mean", mean), ("var", variance * (n / (n - 1)))):
             self.running[name].lerp_(value.squeeze(-2), MOMENTUM)

@@ -79,19 +79,16 @@ def k_shot(labels: Integer[np.ndarray, "N *C"], k: int, seed: int = 0, rows: np.
         BeyondClsError: a class of `labels` with fewer than k images (in `rows`), k below 1, or several labels an image.
     """
     if labels.ndim != 1:
-        raise BeyondClsError(
-            f"k images of each class are not defined for labels {labels.shape} (several an image); use percentage"
-        )
+        raise BeyondClsError(f"k of each class is not defined for labels {labels.shape} (several an image); use percentage")
     if k < 1:
         raise BeyondClsError(f"k is {k}, expected 1 or more images of each class")
     candidates = _candidates(labels, rows)
     counts = np.bincount(labels[candidates], minlength=labels.max() + 1)
     present = np.unique(labels[labels >= 0])
     least = present[counts[present].argmin()]
-    if counts[least] < k:
+    if (n := counts[least]) < k:
         raise BeyondClsError(
-            f"class {least} has {counts[least]} images, expected {k} or more; "
-            f"choose k ≤ {counts[least]}, or give the class the label -1 to leave it out"
+            f"class {least} has {n} images, expected {k} or more; choose k ≤ {n}, or label it -1 to leave it out"
         )
     return np.sort(candidates[_turns_in_class(labels[candidates], draws_of(candidates, seed, "k-shot")) < k])
 
@@ -149,10 +146,8 @@ def hold_out(
         last_of_class = turns == np.bincount(classes)[classes] - 1
         order, spare = np.lexsort((draws, _shares_of_class(classes, turns), last_of_class)), int((~last_of_class).sum())
     if not spare:
-        raise BeyondClsError(
-            f"none of {len(candidates)} images can be held out: each class would be left without one; "
-            "give more images, or a single value so that nothing is selected"
-        )
+        n = len(candidates)
+        raise BeyondClsError(f"none of {n} images can be held out: classes would have none left; give more, or a single value")
     held_out = np.zeros(len(candidates), bool)
     held_out[order[: min(total, spare)]] = True
     return np.sort(candidates[~held_out]), np.sort(candidates[held_out])

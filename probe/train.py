@@ -7,21 +7,98 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from probe.aggregators import Features
-from probe.course import Course
 from probe.evaluate import Batches, evaluate
 from probe.grid import Member
 from probe.head import FinalNorm
-from probe.optim import OPTIMISERS, Optimiser
+from probe.optim import OPTIMISERS, Optimiser, learning_rate
 from probe.ranks import rank, sum_over_ranks, world_size
 from probe.recipe import Recipe
 from probe.stack import Stack
 from store import BeyondClsError
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of a step's images that one process computes at once.
+
+    Attributes:
+        step: the step that it belongs to, of `n_steps` in an epoch; `n_steps` itself for a rest that is dropped.
+        rows: number of images.
+        rows_of_step: number of images that all processes compute in the step.
+        skip: not computed: a rest that the recipe drops, or a single image, which has no variance for batch normalisation.
+            Such images are seen in other epochs.
+        ends_step: parameters are updated after it.
+    """
+
+    step: int
+    n_steps: int
+    rows: int
+    rows_of_step: int
+    skip: bool
+    ends_step: bool
+
+
+def pieces(n_rows: int, recipe: Recipe) -> list[Piece]:
+    """The pieces of an epoch over the `n_rows` images of one process; all processes have the same number of images.
+
+    Raises:
+        BeyondClsError: a batch cannot be shared by the processes, or there is nothing to train on.
+    """
+    world = world_size()
+    if n_rows * world < 2:
+        raise BeyondClsError(f"images to train on: {n_rows}, expected 2 or more")
+    batch, at_once = recipe.per_process(world)
+    n_batches = -(-n_rows // batch)
+    n_steps = max(1, n_rows // batch) if recipe.drop_last else n_batches
+    epoch_pieces = []
+    for step in range(n_batches):
+        rows = min(batch, n_rows - step * batch)
+        sizes = [min(at_once, rows - begin) for begin in range(0, rows, at_once)]
+        skips = [step == n_steps or size * world == 1 for size in sizes]
+        computed = sum(size for size, skip in zip(sizes, skips, strict=True) if not skip) * world
+        for number, (size, skip) in enumerate(zip(sizes, skips, strict=True), 1):
+            epoch_pieces.append(Piece(step, n_steps, size, computed, skip, number == len(sizes) and computed > 0))
+    return epoch_pieces
+
+
+@dataclass(frozen=True)
+class Course:
+    """The schedule of one pass.
+
+    Attributes:
+        pieces: of every epoch.
+        seeds: one an epoch, for the order of its images, the views that are shown, and what aggregators draw.
+        shares: the learning rate of each step of each epoch, as a share of its peak.
+    """
+
+    pieces: list[Piece]
+    seeds: list[int]
+    shares: list[list[float]]
+
+    @classmethod
+    def from_recipe(cls, n_rows: int, recipe: Recipe, order: int) -> "Course":
+        """The course over the `n_rows` images of one process; `order` is the seed of their order.
+
+        Raises:
+            BeyondClsError: batches that cannot be shared by the processes, or fewer than two images.
+        """
+        epoch_pieces = pieces(n_rows, recipe)
+        n = epoch_pieces[-1].n_steps
+        steps = [[epoch + step / n for step in range(n)] for epoch in range(recipe.epochs)]
+        shares = [[learning_rate(at, 1.0, recipe.epochs, recipe.warmup_epochs) for at in of_epoch] for of_epoch in steps]
+        return cls(epoch_pieces, [epoch_seed(order, epoch) for epoch in range(recipe.epochs)], shares)
+
+
+def epoch_seed(order: int, epoch: int) -> int:
+    """Seed of an epoch's order; no two (order, epoch) share one."""
+    return int(np.random.SeedSequence([order, epoch]).generate_state(1, np.uint64)[0])
 
 
 @dataclass
@@ -126,9 +203,11 @@ def train(
                         if batch["label"].ndim == 1:
                             total[1] += (logits.detach().mT.max(1).indices == batch["label"]).sum(-1)
                 if piece.ends_step:
-                    rate = recipe.peak(course.shares[epoch][piece.step])
+                    rate = recipe.peak(course.shares[epoch][piece.step])  # of a member whose base is 1
                     for family in families:
-                        take_step(family, rate)
+                        assert family.optimiser is not None
+                        sum_over_ranks(*(p.grad for p in family.stack.parameters.values() if p.grad is not None))
+                        family.optimiser.step(family.base_lr * rate)
         n_seen = sum(piece.rows for piece in course.pieces if not piece.skip) * world_size()
         multilabel = batch["label"].ndim > 1
         for family, total in zip(families, sums, strict=True):
@@ -144,13 +223,6 @@ def train(
             after_epoch(epoch + 1)
         if not families:
             return
-
-
-def take_step(family: Family, rate: float) -> None:
-    """Update the parameters by their gradients; `rate`: the current learning rate of a member whose base is 1."""
-    assert family.optimiser is not None
-    sum_over_ranks(*(p.grad for p in family.stack.parameters.values() if p.grad is not None))
-    family.optimiser.step(family.base_lr * rate)
 
 
 def _end_epoch(
@@ -182,15 +254,10 @@ def _end_epoch(
 
 
 def _check_finite(training: Batches, seed: int) -> None:
-    """Refuse features that are not finite.
-
-    Raises:
-        BeyondClsError: features that were trained on are not finite.
-    """
+    """Refuse features that are not finite."""
     for batch in training.epoch(seed):
-        for name, values in ((n, v) for n, v in batch.items() if isinstance(v, Tensor)):
-            wrong = ~values.isfinite().reshape(len(values), -1).all(1)
-            if wrong.any():
+        for name, values in batch.items():
+            if isinstance(values, Tensor) and (wrong := ~values.isfinite().reshape(len(values), -1).all(1)).any():
                 raise BeyondClsError(
                     f"features {name!r} of {int(wrong.sum())} images are not finite, the first of them in row "
                     f"{int(batch['row'][wrong].min())}; extract them again, or leave these rows out"

@@ -62,15 +62,11 @@ class Trained:
         """
         recorded, source = self.about, Source(store, block=self.about["block"])
         if second := [kind for kind in self.reads if kind.startswith(JOINED)]:
-            raise BeyondClsError(
-                f"{self.folder} reads {second[0]!r}, of a second feature set, expected features of one; leave it out"
-            )
+            raise BeyondClsError(f"{self.folder} reads {second[0]!r}, of a second set, expected features of one; leave it out")
         check_trained_on(self.folder, recorded, store)
         if store.multilabel or recorded["multilabel"]:
             several = store.where if store.multilabel else self.folder
-            raise BeyondClsError(
-                f"{several} has several labels an image, expected one; other test sets of those are not scored"
-            )
+            raise BeyondClsError(f"{several} has several labels an image, expected one; sets of those are not scored")
         check_class_numbers(store)
         source.check_width(self.reads, int(recorded["dim"]))
         if recorded["n_patches"] not in (None, source.n_patches):
@@ -91,9 +87,8 @@ class Trained:
         if file is not None:
             return read_class_map(file, self.classes, names)
         try:
-            return same_names(
-                self.classes, names, np.unique(store.labels[store.labelled]), bool(named or self.about["classes"])
-            )
+            shown = np.unique(store.labels[store.labelled])
+            return same_names(self.classes, names, shown, bool(named or self.about["classes"]))
         except BeyondClsError as error:
             raise BeyondClsError(f"{store.where}: {error}") from error
 

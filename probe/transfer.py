@@ -11,7 +11,7 @@ import xxhash
 from probe.aggregators import Aggregator, Features, Pooled
 from probe.grid import HeadPlan, HeadSpec, Member
 from probe.head import FinalNorm, Head
-from probe.passes import HeadPasses, Outcome
+from probe.passes import HeadPasses
 from probe.recipe import Recipe
 from probe.result_files import computed_by
 from probe.results import folder_of_head, measures_of, write_measures, write_trained
@@ -99,19 +99,16 @@ def transfer(
         member, reason = next(iter(passes.lost.items()))
         raise BeyondClsError(f"{member} {reason}")
     plan, chosen = HeadPlan(plain, recipe, tuple(heads)), Selected(recipe.base_lr, recipe.weight_decay)
-    measures = measures_of(members[0].head, plan, passes, outcomes, chosen) | {
-        "features": {"training": training.spec.key, "test": test.spec.key},
-        "transferred": {
-            "training": described["features"]["training"],
-            "aggregators": [_aggregator_digest(head.aggregator) for head, _ in heads.values()],
-        },
-        **(notes or {}),
-        **computed_by(torch.device(device)),
-    }
-    about = {name: measures[name] for name in ("features", "transferred")}
+    digests = [_aggregator_digest(head.aggregator) for head, _ in heads.values()]
+    about: dict[str, Any] = {"features": {"training": training.spec.key, "test": test.spec.key}}
+    about["transferred"] = {"training": described["features"]["training"], "aggregators": digests}
+    measures = measures_of(members[0].head, plan, passes, outcomes, chosen)
+    measures |= {**about, **(notes or {}), **computed_by(torch.device(device))}
+    for outcome in outcomes:  # saved as a probe, with the trained aggregator back in place
+        outcome.head.aggregator = heads[outcome.member.seed][0].aggregator.cpu()
     with result.written() as folder:
         write_measures(folder, measures)
-        write_trained(folder, plan, passes, [_with_trained_aggregator(outcome) for outcome in outcomes], chosen, about)
+        write_trained(folder, plan, passes, outcomes, chosen, about)
     return measures
 
 
@@ -122,18 +119,8 @@ def _load_heads(probe: Path) -> dict[int, tuple[Head, dict[str, Any]]]:
         raise BeyondClsError(f"there is no {probe}/trained/seed0.json, expected what `beyondcls probe --out {probe}` writes")
     heads = {described["seed"]: (head, described) for head, described in map(load_with, files)}
     if not all(head.aggregator.trainable for head, _ in heads.values()):
-        raise BeyondClsError(
-            f"the aggregator of {probe} has no parameters, so there is nothing to transfer; train that head on the new images"
-        )
+        raise BeyondClsError(f"aggregator of {probe} has no parameters, so there is nothing to transfer; train that head there")
     return dict(sorted(heads.items()))
-
-
-def _with_trained_aggregator(outcome: Outcome) -> Outcome:
-    """The outcome with the trained aggregator back in place, as a probe is saved."""
-    frozen = outcome.head.aggregator
-    assert isinstance(frozen, Frozen)
-    outcome.head.aggregator = frozen.trained[0].cpu()
-    return outcome
 
 
 def _aggregator_digest(aggregator: Aggregator) -> str:

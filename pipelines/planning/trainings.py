@@ -14,7 +14,7 @@ from pipelines.planning.encoders import EncoderCost, options_of
 from pipelines.planning.sizes import Sizes, n_learnt
 from probe.aggregators import make_aggregator
 from probe.grid import HeadPlan
-from probe.rates import HeadRate, measure_head
+from probe.timing import HeadRate, measure_head
 from store.format.layout import ArrayName
 from store.loading.placement import MEMORY_SHARE, free_memory
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probe.aggregators.aggregator import Features, Parameters, Pooled, bag, choice, distinct_numbers, kinds_in_bag, whole_number
-from probe.aggregators.attentive import Attentive
+from probe.aggregators.aggregator import BAGS, Features, Parameters, Pooled, bag, choice, distinct_numbers, whole_number
+from probe.aggregators.attentive import Attentive, linear
 from store import BeyondClsError
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
@@ -88,7 +88,7 @@ class AbMILP(Attentive):
         concatenate = choice("way to combine branches", combine, ("concatenate", "average")) == "concatenate"
         super().__init__(dim, whole_number("branches", branches) * dim if concatenate else dim)
         self.depth, self.concatenate = whole_number("AbMILP depth", depth), concatenate
-        self.kinds = kinds_in_bag(tokens)
+        self.kinds = BAGS[choice("bag of tokens", tokens, BAGS)]
         self.blocks = None if blocks is None else distinct_numbers("blocks", blocks)
         self.reads = tuple(kind for group in self._kinds_by_block() for kind in group)
         self.activation = ACTIVATIONS[choice("activation", activation, ACTIVATIONS)]()
@@ -111,16 +111,12 @@ class AbMILP(Attentive):
         return self.depth == 1 and self.top_k is None
 
     def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
-        bag = self.bag(features)
+        tokens = bag(features, self.reads)  # of all blocks
         if self.depth == 1:
             weight, bias = parameters["score.0.weight"], parameters["score.0.bias"][..., None]  # [M, k, D], [M, k, 1]
-            position = self.positions(parameters, bag.shape[1])
-            return self.combined(*self.attend(bag, weight, bias if position is None else bias + weight @ position.mT))
-        return self.combined(*self.attend_by(self.scores(parameters, bag[None]), bag))
-
-    def bag(self, features: Features) -> Float[Tensor, "B N D"]:
-        """Tokens of all blocks, concatenated."""
-        return bag(features, self.reads)
+            position = self.positions(parameters, tokens.shape[1])
+            return self.combined(*self.attend(tokens, weight, bias if position is None else bias + weight @ position.mT))
+        return self.combined(*self.attend_by(self.scores(parameters, tokens[None]), tokens))
 
     def positions(self, parameters: Parameters, n_tokens: int) -> Float[Tensor, "*M N D"] | None:
         """Codes of the tokens in the bag; of each member, where they are learned."""
@@ -141,7 +137,7 @@ class AbMILP(Attentive):
             weight, bias = parameters[f"score.{2 * i}.weight"], parameters[f"score.{2 * i}.bias"]
             x = x if i == 0 else self.activation(x)
             rows = x.flatten(1, 2).expand(len(weight), -1, -1)  # [M, B · N, D]
-            x = torch.baddbmm(bias[:, None], rows, weight.mT).unflatten(1, x.shape[1:3])
+            x = linear(rows, weight, bias).unflatten(1, x.shape[1:3])
         return x.mT
 
     def attend_by(
@@ -211,9 +207,9 @@ class SelfAttentionAbMILP(AbMILP):
         return False
 
     def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
-        bag = self.bag(features)
-        attended = self.attended(parameters, bag)
-        return self.combined(*self.attend_by(self.scores(parameters, attended), attended if self.sums_attended else bag))
+        tokens = bag(features, self.reads)
+        attended = self.attended(parameters, tokens)
+        return self.combined(*self.attend_by(self.scores(parameters, attended), attended if self.sums_attended else tokens))
 
     def attended(self, parameters: Parameters, bag: Float[Tensor, "B N D"]) -> Float[Tensor, "M B N D"]:
         """y; tokens are projected by q, k and v of all members in one product."""
@@ -221,5 +217,4 @@ class SelfAttentionAbMILP(AbMILP):
         qkv = nn.functional.linear(bag, weight.flatten(0, 1)).unflatten(-1, (len(weight), 3, -1))
         q, k, v = qkv.permute(3, 2, 0, 1, 4)  # each [M, B, N, D]
         y = nn.functional.scaled_dot_product_attention(q, k, v)
-        bias = parameters["proj.bias"][:, None]
-        return torch.baddbmm(bias, y.flatten(1, 2), parameters["proj.weight"].mT).unflatten(1, y.shape[1:3])
+        return linear(y.flatten(1, 2), parameters["proj.weight"], parameters["proj.bias"]).unflatten(1, y.shape[1:3])

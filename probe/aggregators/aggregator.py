@@ -196,17 +196,7 @@ class Weighted(Aggregator):
         return torch.zeros_like(weights).scatter(-1, indices[..., : self.top_k], largest / largest.sum(-1, keepdim=True))
 
 
-def kinds_in_bag(tokens: str) -> tuple[str, ...]:
-    """Kinds of features of the bag "patch", or "all" for [cls] and patches (never registers).
-
-    Raises:
-        BeyondClsError: another name.
-    """
-    return BAGS[choice("bag of tokens", tokens, BAGS)]
-
-
 def bag(features: Features, kinds: Iterable[str]) -> Float[Tensor, "B N D"]:
     """Tokens of several kinds, concatenated; a single kind is returned as it is."""
-    tokens = [features[kind] for kind in kinds]
-    tokens = [t if t.ndim == 3 else t[:, None] for t in tokens]
+    tokens = [x if (x := features[kind]).ndim == 3 else x[:, None] for kind in kinds]
     return tokens[0] if len(tokens) == 1 else torch.cat(tokens, 1)

@@ -9,17 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
-from probe.aggregators.aggregator import (
-    Features,
-    Parameters,
-    Pooled,
-    bag,
-    choice,
-    flag,
-    kinds_in_bag,
-    kinds_of_blocks,
-    whole_number,
-)
+from probe.aggregators.aggregator import BAGS, Features, Parameters, Pooled, bag, choice, flag, kinds_of_blocks, whole_number
 from probe.aggregators.attentive import Attentive, head_width, linear, through_keys, through_values
 from probe.ranks import MOMENTUM, mean_over_ranks, world_size
 from store import BeyondClsError
@@ -47,20 +37,17 @@ class TokenStatistics(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "D"], Float[Tensor, "D"]]:
         """Scale and shift that normalise them."""
-        mean, variance = self.batch_statistics(tokens) if self.training else (self.mean, self.variance)
+        mean, variance = self.mean, self.variance
+        if self.training:
+            of_these, own = torch.var_mean(tokens, (0, 1), correction=0)
+            mean = mean_over_ranks(own.clone())  # which sums in place
+            variance = mean_over_ranks(of_these + (own - mean).square())  # ÷ n
+            n = tokens.shape[0] * tokens.shape[1] * world_size()
+            with torch.no_grad():
+                self.mean.lerp_(mean, MOMENTUM)
+                self.variance.lerp_(variance * (n / max(1, n - 1)), MOMENTUM)
         scale = (variance + self.eps).rsqrt()
         return scale, -mean * scale
-
-    def batch_statistics(self, tokens: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "D"], Float[Tensor, "D"]]:
-        """Mean and variance (÷ n) of the batch; updates the running ones."""
-        variance, mean = torch.var_mean(tokens, (0, 1), correction=0)
-        mean_of_all = mean_over_ranks(mean.clone())  # which sums in place
-        variance = mean_over_ranks(variance + (mean - mean_of_all).square())
-        n = tokens.shape[0] * tokens.shape[1] * world_size()
-        with torch.no_grad():
-            self.mean.lerp_(mean_of_all, MOMENTUM)
-            self.variance.lerp_(variance * (n / max(1, n - 1)), MOMENTUM)
-        return mean_of_all, variance
 
 
 class AttentiveProbing(Attentive):
@@ -118,13 +105,11 @@ class AttentiveProbing(Attentive):
         super().__init__(dim)
         self.heads, self.form = whole_number("heads", heads), choice("form of attentive probing", form, FORMS)
         head_width(dim, heads)
-        self.reads = kinds_in_bag(tokens)
+        self.reads = BAGS[choice("bag of tokens", tokens, BAGS)]
         self._averages: tuple[str, ...] = ()
         if blocks is not None:
             if tokens != "patch":
-                raise BeyondClsError(
-                    f"tokens is {tokens!r}, but blocks reads [cls] and the average patch of each; leave out one"
-                )
+                raise BeyondClsError(f"tokens is {tokens!r}, but blocks reads [cls] and average patches; leave out one")
             self._averages, self.weighted = kinds_of_blocks("average", blocks), False
             self.reads = (*kinds_of_blocks("cls", blocks), *kinds_of_blocks("patch", blocks))
         if flag("norm", norm) and form != "plain":
@@ -209,20 +194,15 @@ class EfficientProbing(Attentive):
         tokens: "patch", or "all" for [cls] and patches (never registers); weights then are [B, 1 + T], [cls] first.
     """
 
-    variants = (
-        {},
-        {"queries": 8, "divide": 2},
-        {"queries": 4, "top_k": 1},
-        {"tokens": "all"},
-    )
+    variants = ({}, {"queries": 8, "divide": 2}, {"queries": 4, "top_k": 1}, {"tokens": "all"})
 
     def __init__(self, dim: int, queries: int = 32, divide: int = 1, tokens: str = "patch"):
         super().__init__(dim, dim // whole_number("divide", divide))
         if dim % divide or self.width % whole_number("queries", queries):
             raise BeyondClsError(
-                f"queries is {queries} and divide {divide}, expected queries · divide to divide the width of the tokens, {dim}"
+                f"queries is {queries} and divide {divide}, expected queries · divide to divide the width, {dim}"
             )
-        self.reads = kinds_in_bag(tokens)
+        self.reads = BAGS[choice("bag of tokens", tokens, BAGS)]
         self.queries = nn.Parameter(torch.randn(queries, dim) * 0.02)
         self.value = nn.Linear(dim, self.width, bias=False)
 
@@ -257,13 +237,9 @@ class SimPool(Attentive):
     def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
         tokens, by_query = features["patch"], parameters["query.weight"]
         queries = linear(tokens.mean(1).expand(len(by_query), -1, -1), by_query)  # [M, B, D]
-        pooled, weights = self.attend_normalised(
-            tokens,
-            through_keys(queries, parameters["key.weight"]),
-            parameters["norm.weight"],
-            parameters["norm.bias"],
-            self.norm.eps,
-        )
+        affine = parameters["norm.weight"], parameters["norm.bias"]
+        queries = through_keys(queries, parameters["key.weight"])
+        pooled, weights = self.attend_normalised(tokens, queries, *affine, self.norm.eps)
         return Pooled(pooled.squeeze(2), weights.squeeze(2))
 
 
@@ -301,18 +277,14 @@ class VJEPAPooler(Attentive):
             self.fc2.weight /= math.sqrt(2)
 
     def pool_members(self, parameters: Parameters, features: Features) -> Pooled:
-        def layer(name: str, x: torch.Tensor) -> torch.Tensor:
+        def layer(name: str, x: Tensor) -> Tensor:
             return linear(x, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
 
         token = parameters["token"].squeeze(1)  # [M, 1, D]
         key, value = parameters["keys_values.weight"].chunk(2, 1)
-        pooled, weights = self.attend_normalised(
-            features["patch"],
-            through_keys(layer("query", token).squeeze(1), key, self.heads),
-            parameters["norm1.weight"],
-            parameters["norm1.bias"],
-            self.norm1.eps,
-        )
+        queries, affine = layer("query", token).squeeze(1), (parameters["norm1.weight"], parameters["norm1.bias"])
+        queries = through_keys(queries, key, self.heads)
+        pooled, weights = self.attend_normalised(features["patch"], queries, *affine, self.norm1.eps)
         values = through_values(pooled, value) + parameters["keys_values.bias"][:, None, self.dim :]
         y = token + layer("proj", values)  # [M, B, D]
         scale, shift = parameters["norm2.weight"][:, None], parameters["norm2.bias"][:, None]

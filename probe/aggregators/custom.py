@@ -19,9 +19,8 @@ def custom_aggregator(name: str) -> type[Aggregator]:
     """
     file, _, cls = name.rpartition(":")
     module = module_of(name)
-    classes = {
-        n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Aggregator) and v is not Aggregator
-    }
+    types = {n: v for n, v in vars(module).items() if isinstance(v, type) and v is not Aggregator}
+    classes = {n: v for n, v in types.items() if issubclass(v, Aggregator)}
     if cls in classes:
         return classes[cls]
     if hasattr(module, cls):
@@ -65,8 +64,7 @@ def check_made(name: str, aggregator: Aggregator) -> None:
 def _check_pooled(name: str, pooled: Any, shape: tuple[int, ...], n_patches: int | None) -> None:
     if not isinstance(pooled, tuple) or len(pooled) != 2 or not isinstance(pooled[0], Tensor):
         raise BeyondClsError(
-            f"{name} returns {_as_text(pooled)}, expected vectors {list(shape)}, and weights or None; "
-            "return Pooled(vector, weights)"
+            f"{name} returns {_as_text(pooled)}, expected vectors {list(shape)}, and weights or None: a Pooled"
         )
     vector, weights = pooled
     if vector.shape != shape:
@@ -81,11 +79,10 @@ def _check_pooled(name: str, pooled: Any, shape: tuple[int, ...], n_patches: int
             f"{name} returns weights {_as_text(weights)}, expected {[*shape[:-1], n_patches]}, one for each patch (others come "
             "before them); return the mean over queries where there are several, or None"
         )
-    if not torch.allclose(weights.sum(-1), torch.ones_like(weights[..., 0]), atol=1e-2):
-        raise BeyondClsError(
-            f"{name} returns weights that sum to {weights.sum(-1).flatten()[0].item():.3g}, expected 1 for each image; "
-            "divide by the sum, or return None"
-        )
+    total = weights.sum(-1).flatten()
+    if not torch.allclose(total, torch.ones_like(total), atol=1e-2):
+        shown = f"{total[0].item():.3g}"
+        raise BeyondClsError(f"{name} returns weights that sum to {shown}, expected 1 for each image; divide, or return None")
 
 
 def _as_text(value: Any) -> str:

@@ -36,11 +36,8 @@ class StoredAttention(Weighted):
 
     def forward(self, features: Features) -> Pooled:
         patch, rows = features["patch"], features[self.map]
-        if rows.shape[-1] != patch.shape[1]:
-            raise BeyondClsError(
-                f"{self.map} has {rows.shape[-1]} patches an image and the tokens {patch.shape[1]}; "
-                "join feature sets of one resolution and patch size"
-            )
+        if (n := rows.shape[-1]) != patch.shape[1]:
+            raise BeyondClsError(f"{self.map} has {n} patches an image and the tokens {patch.shape[1]}; join sets of one grid")
         return self.weigh(patch, self.over_heads(rows.to(patch.dtype)))
 
     def over_heads(self, rows: Float[Tensor, "B H T"]) -> Float[Tensor, "B T"]:
@@ -52,17 +49,11 @@ class StoredAttention(Weighted):
         n_heads = rows.shape[1]
         for name, index in (("head", self.head), ("without", self.without)):
             if index is not None and index >= n_heads:
-                raise BeyondClsError(
-                    f"{name} is {index}, expected 0 to {n_heads - 1}: {self.map} has {n_heads} attention heads"
-                )
+                raise BeyondClsError(f"{name} is {index}, expected 0 to {n_heads - 1}: {self.map} has {n_heads} heads")
         if self.without is not None and n_heads == 1:
             raise BeyondClsError(f"without is {self.without}, but {self.map} has one attention head; nothing would be left")
-        if self.head is not None:
-            row = rows[:, self.head]
-        elif self.without is not None:
-            row = rows[:, [head for head in range(n_heads) if head != self.without]].mean(1)
-        else:
-            row = rows.mean(1)
+        others = slice(None) if self.without is None else [head for head in range(n_heads) if head != self.without]
+        row = rows[:, others].mean(1) if self.head is None else rows[:, self.head]
         return row / row.sum(-1, keepdim=True)
 
 

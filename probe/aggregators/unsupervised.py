@@ -74,10 +74,7 @@ def border(n_patches: int, device: torch.device) -> Bool[Tensor, "T"]:
     """
     side = math.isqrt(n_patches)
     if side * side != n_patches or side < 3:
-        raise BeyondClsError(
-            f"there are {n_patches} patches, expected a square grid of 3 x 3 or more, with a border and an inside; "
-            "use 'average' or 'norm'"
-        )
+        raise BeyondClsError(f"there are {n_patches} patches, expected a square grid of 3 x 3 or more; use 'average' or 'norm'")
     edge = torch.ones(side, side, dtype=torch.bool, device=device)
     edge[1:-1, 1:-1] = False
     return edge.flatten()

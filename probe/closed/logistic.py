@@ -8,18 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probe.closed.protocol import (
-    Closed,
-    Result,
-    Scaling,
-    Vectors,
-    check_grid,
-    check_pair,
-    edge_note,
-    measured,
-    notes_on,
-    select,
-)
+from probe.closed.protocol import Closed, Result, Scaling, Vectors, check_grid, check_pair, edge_note, select
 from probe.softmax_regression import fit, stored_blocks
 from store import BeyondClsError
 
@@ -71,8 +60,7 @@ class Logistic(Closed):
         selection = select(self.cs, training, self.share, self.seed, along_grid)
         c = selection.best
         (scores,) = self._scores(training, test.x, (c,), notes, "all training images")
-        result_notes = (*notes, *edge_note("C", c, self.cs), *notes_on(training, test))
-        return Result(scores, {"c": c}, selection, measured(scores, test), result_notes)
+        return Result.of(training, test, scores, {"c": c}, selection, *notes, *edge_note("C", c, self.cs))
 
     def _scores(
         self, training: Vectors, x: Float[Tensor, "N W"], cs: Sequence[float], notes: dict[str, None], where: str
@@ -106,12 +94,8 @@ class Logistic(Closed):
         n_classes = int(labels.max()) + 1
         # Of two classes scikit-learn penalises one vector, whose halves the two here are: twice the squared norm of both.
         penalties = [c / 2 for c in cs] if n_classes == 2 else list(cs)
-        fitted = fit(
-            lambda: stored_blocks(learnt, labels, BLOCK),
-            *(len(learnt), n_classes, penalties),
-            tolerance=self.tol,
-            max_passes=self.max_iter,
-        )
+        sizes = len(learnt), n_classes, penalties
+        fitted = fit(lambda: stored_blocks(learnt, labels, BLOCK), *sizes, tolerance=self.tol, max_passes=self.max_iter)
         for c, converged in zip(cs, fitted.converged, strict=True):
             if not converged:
                 text = f"the fit with C = {c:g} on {where} did not converge after max_iter = {self.max_iter}"

@@ -12,19 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probe.closed.protocol import (
-    METRICS,
-    Closed,
-    Result,
-    Selection,
-    Vectors,
-    check_grid,
-    check_pair,
-    edge_note,
-    measured,
-    notes_on,
-    select,
-)
+from probe.closed.protocol import METRICS, Closed, Result, Selection, Vectors, check_grid, check_pair, edge_note, select
 from store import BeyondClsError
 from store.errors import unknown
 
@@ -46,7 +34,9 @@ def nearest(
     centre = references.double().mean(0) if metric == "euclidean" else None  # distances are from it, so that less cancels
     block_keys = [_nearest_of_block(_prepare(part, centre), references, centre, k, chunk) for part in queries.split(block)]
     keys = torch.cat(block_keys).cpu()
-    return _similarity(keys), _row(keys)
+    ordered = keys >> 32
+    bits = torch.where(ordered < 0, -ordered | -0x80000000, ordered)
+    return bits.int().view(torch.float32).double(), 0xFFFFFFFF - (keys & 0xFFFFFFFF)
 
 
 def _nearest_of_block(queries: Tensor, references: Tensor, centre: Tensor | None, k: int, chunk: int) -> Int[Tensor, "B k"]:
@@ -76,16 +66,6 @@ def _key(similarity: Float[Tensor, "B M"], rows: Int[Tensor, "M"]) -> Int[Tensor
     bits = similarity.view(torch.int32).long()
     ordered = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)  # both zeros are 0
     return (ordered << 32) | (0xFFFFFFFF - rows)
-
-
-def _row(keys: Tensor) -> Tensor:
-    return 0xFFFFFFFF - (keys & 0xFFFFFFFF)
-
-
-def _similarity(keys: Tensor) -> Tensor:
-    ordered = keys >> 32
-    bits = torch.where(ordered < 0, -ordered | -0x80000000, ordered)
-    return bits.int().view(torch.float32).double()
 
 
 @dataclass(frozen=True)
@@ -144,11 +124,11 @@ class Neighbours(Closed):
         best = selection.best
         k, temperature = best if isinstance(best, tuple) else (best, self._temperatures[0])
         (scores,) = self._vote(training, test, (int(k),), (temperature,))
-        chosen, notes = {"k": k}, notes_on(training, test)
+        chosen, notes = {"k": k}, tuple[str, ...]()
         if isinstance(self.temperature, tuple):
             chosen["temperature"] = temperature
-            notes += edge_note("temperature", temperature, self.temperature)
-        return Result(scores, chosen, selection, measured(scores, test), notes)
+            notes = edge_note("temperature", temperature, self.temperature)
+        return Result.of(training, test, scores, chosen, selection, *notes)
 
     @property
     def _temperatures(self) -> tuple[float, ...]:

@@ -52,16 +52,12 @@ class Vectors:
             raise BeyondClsError(f"vectors are {x.dtype}, expected float32 or float64; convert them with .float()")
         if bad := int((~x.isfinite()).any(-1).sum()):
             row = int((~x.isfinite()).any(-1).nonzero()[0])
-            raise BeyondClsError(
-                f"{bad} of {len(x)} vectors hold NaN or infinity, first row {row}; leave them out, or extract in float32"
-            )
+            raise BeyondClsError(f"{bad} of {len(x)} vectors hold NaN or infinity, first row {row}; leave out, or use float32")
         highest_label = 1 if self.multilabel else self.n_classes - 1
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high > highest_label:
-            raise BeyondClsError(
-                f"labels are {low} to {high}, expected 0 to {highest_label}; take the labelled rows: "
-                "np.flatnonzero(store.labelled)"
-            )
+            rows = "np.flatnonzero(store.labelled)"
+            raise BeyondClsError(f"labels are {low} to {high}, expected 0 to {highest_label}; take the rows {rows}")
         if self.multilabel and labels.shape[1] != self.n_classes:
             raise BeyondClsError(f"labels have {labels.shape[1]} columns, expected {self.n_classes}, one a class")
 
@@ -73,6 +69,11 @@ class Vectors:
     def multilabel(self) -> bool:
         """Whether an image may have no label, or several."""
         return self.labels.ndim > 1
+
+    @property
+    def criterion(self) -> str:
+        """The measure that hyperparameters are selected by."""
+        return "map" if self.multilabel else "top1"
 
     def rows(self, rows: Any) -> "Vectors":
         """The vectors of some of the images."""
@@ -86,14 +87,12 @@ def check_pair(training: Vectors, test: Vectors) -> None:
     Raises:
         BeyondClsError: other widths, classes or kinds of labels, or fewer than two classes to tell apart.
     """
-    if training.x.shape[1] != test.x.shape[1]:
-        raise BeyondClsError(
-            f"training vectors are {training.x.shape[1]} wide, test vectors {test.x.shape[1]}; pool both in the same way"
-        )
+    width, other = training.x.shape[1], test.x.shape[1]
+    if width != other:
+        raise BeyondClsError(f"training vectors are {width} wide, test vectors {other}; pool both in the same way")
     if (training.n_classes, training.multilabel) != (test.n_classes, test.multilabel):
-        kinds = [
-            f"{v.n_classes} classes, {'several labels' if v.multilabel else 'one label'} an image" for v in (training, test)
-        ]
+        labels = ["several labels" if v.multilabel else "one label" for v in (training, test)]
+        kinds = [f"{v.n_classes} classes, {kind} an image" for v, kind in zip((training, test), labels, strict=True)]
         raise BeyondClsError(f"training has {kinds[0]}; test has {kinds[1]}; use splits of one data set")
     if problem := indistinct(training.labels.cpu().numpy()):
         raise BeyondClsError(problem)
@@ -168,14 +167,17 @@ class Result:
     metrics: dict[str, float]
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def of(
+        cls, training: Vectors, test: Vectors, scores: Tensor, chosen: dict[str, float], selection: Selection[Any], *notes: str
+    ) -> "Result":
+        """With the measures of the test images, and notes on the classes."""
+        return cls(scores, chosen, selection, measured(scores, test), (*notes, *notes_on(training, test)))
+
     def to_dict(self) -> dict[str, Any]:
         """All but the scores, for JSON."""
-        return {
-            "chosen": self.chosen,
-            "selection": asdict(self.selection),
-            "metrics": self.metrics,
-            "notes": list(self.notes),
-        }
+        selection = asdict(self.selection)
+        return {"chosen": self.chosen, "selection": selection, "metrics": self.metrics, "notes": list(self.notes)}
 
 
 def measured(scores: Float[Tensor, "N K"], vectors: Vectors, names: Sequence[str] | None = None) -> dict[str, float]:
@@ -184,11 +186,6 @@ def measured(scores: Float[Tensor, "N K"], vectors: Vectors, names: Sequence[str
     if vectors.multilabel:
         return {name: float(MULTILABEL[name](scores, labels)) for name in names or MULTILABEL}
     return {name: 100 * float(PER_IMAGE[name](scores, labels).double().mean()) for name in names or PER_IMAGE}
-
-
-def criterion(vectors: Vectors) -> str:
-    """The measure that hyperparameters are selected by."""
-    return "map" if vectors.multilabel else "top1"
 
 
 def notes_on(training: Vectors, test: Vectors) -> tuple[str, ...]:
@@ -205,12 +202,9 @@ def notes_on(training: Vectors, test: Vectors) -> tuple[str, ...]:
 
 def edge_note(name: str, chosen: float, grid: Sequence[float]) -> tuple[str, ...]:
     """A note that a better value may be outside of the grid, if the chosen one is at its edge."""
-    if len(grid) < 2:  # one value, or none: the recipe's
-        return ()
-    edges = {min(grid): "smallest", max(grid): "largest"}
-    if chosen not in edges:
-        return ()
-    return (f"the chosen {name} = {chosen:g} is the {edges[chosen]} of the grid; a wider grid may give more",)
+    edges = {min(grid): "smallest", max(grid): "largest"} if len(grid) > 1 else {}  # one value, or none: the recipe's
+    edge = edges.get(chosen)
+    return (f"the chosen {name} = {chosen:g} is the {edge} of the grid; a wider grid may give more",) if edge else ()
 
 
 class Closed(ABC):
@@ -254,7 +248,7 @@ def select(
     if len(grid) == 1:
         return Selection("nothing", candidates=tuple(grid))
     learnt, held_out = (training.rows(rows) for rows in hold_out(training.labels.cpu().numpy(), share, seed))
-    measure = criterion(training)
+    measure = training.criterion
     percent = tuple(measured(values, held_out, (measure,))[measure] for values in scores(learnt, held_out))
     if all(map(math.isnan, percent)):
         raise BeyondClsError(

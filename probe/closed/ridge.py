@@ -7,19 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probe.closed.protocol import (
-    Closed,
-    Result,
-    Scaling,
-    Selection,
-    Vectors,
-    check_grid,
-    check_pair,
-    criterion,
-    edge_note,
-    measured,
-    notes_on,
-)
+from probe.closed.protocol import Closed, Result, Scaling, Selection, Vectors, check_grid, check_pair, edge_note, measured
 from store import BeyondClsError
 
 
@@ -58,7 +46,9 @@ class Ridge(Closed):
 
     def fit(self, training: Vectors, test: Vectors) -> Result:
         check_pair(training, test)
-        scaling, y = Scaling.from_vectors(training.x, self.standardise), _targets(training)
+        scaling = Scaling.from_vectors(training.x, self.standardise)
+        one_hot = torch.nn.functional.one_hot
+        y = ((training.labels > 0) if training.multilabel else one_hot(training.labels, training.n_classes)).double() * 2 - 1
         u, s, v = _decompose(self._with_constant(scaling(training.x)))
         uy, absent = u.T @ y, (y == -1).all(0)
         level = torch.zeros_like(y[0]) if self.constant else y.mean(0)
@@ -68,8 +58,7 @@ class Ridge(Closed):
         scores = (self._with_constant(scaling(test.x)) @ weight + level).float().cpu()
         if not training.multilabel:  # their Ŷ is -1 and rounding, which could still be among the five largest
             scores[:, absent.cpu()] = -torch.inf
-        notes = (*edge_note("alpha", alpha, self.alphas), *notes_on(training, test))
-        return Result(scores, {"alpha": alpha}, selection, measured(scores, test), notes)
+        return Result.of(training, test, scores, {"alpha": alpha}, selection, *edge_note("alpha", alpha, self.alphas))
 
     def _with_constant(self, x: Float[Tensor, "N W"]) -> Float[Tensor, "N D"]:
         return torch.nn.functional.pad(x, (0, 1), value=self.constant) if self.constant else x
@@ -77,19 +66,13 @@ class Ridge(Closed):
     def _select(self, training: Vectors, y: Tensor, level: Tensor, u: Tensor, s: Tensor, uy: Tensor) -> Selection:
         if len(self.alphas) == 1:
             return Selection("nothing", candidates=self.alphas)
-        measure, n, percent = criterion(training), len(training), []
+        measure, n, percent = training.criterion, len(training), []
         for alpha in self.alphas:
             shrinkage = s**2 / (s**2 + alpha)
             residual = y - level - u @ (shrinkage[:, None] * uy)
             leverage = (0 if self.constant else 1 / n) + (u**2) @ shrinkage
             percent.append(measured(y - residual / (1 - leverage)[:, None], training, (measure,))[measure])
         return Selection("leave-one-out", measure, n, self.alphas, tuple(percent))
-
-
-def _targets(training: Vectors) -> Float[Tensor, "N K"]:
-    if training.multilabel:
-        return (training.labels > 0).double() * 2 - 1
-    return torch.nn.functional.one_hot(training.labels, training.n_classes).double() * 2 - 1
 
 
 def _decompose(x: Float[Tensor, "N W"]) -> tuple[Float[Tensor, "N r"], Float[Tensor, "r"], Float[Tensor, "W r"]]:

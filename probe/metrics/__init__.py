@@ -98,10 +98,8 @@ def at_threshold(
     right = (chosen & actual).sum(-2, dtype=torch.float64)  # [..., K]
     n_chosen, n_actual = chosen.sum(-2, dtype=torch.float64), actual.sum(-2, dtype=torch.float64)
     has_positive = n_actual > 0
-    per_class = (
-        right[..., has_positive] / n_chosen[..., has_positive].clamp(min=1),
-        right[..., has_positive] / n_actual[has_positive],
-    )
+    of_class, chosen_of_class = right[..., has_positive], n_chosen[..., has_positive].clamp(min=1)
+    per_class = of_class / chosen_of_class, of_class / n_actual[has_positive]
     overall = right.sum(-1) / n_chosen.sum(-1).clamp(min=1), right.sum(-1) / n_actual.sum()
     values = (*_with_f1(*(part.mean(-1) for part in per_class)), *_with_f1(*overall))
     return {name: 100 * value for name, value in zip(MEASURES, values, strict=True)}

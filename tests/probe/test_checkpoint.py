@@ -28,24 +28,30 @@ class Interrupted(Exception):
     pass
 
 
-def grid(wild=True):
-    """Two families; one member diverges, and, if `wild`, all members of a third."""
+def grid():
+    """Two families, of which one member diverges, and a third, of which all members do; with their optimisers."""
     mine = [member(0, 0.5), member(3, 1e30, 1.0), member(1, 2.0, 0.1)]
     specs = [HeadSpec("ap", {"heads": 2, "form": "aim"}), HeadSpec("mine", {"p": 0.3})]
-    lost = [family([member(0, 1e300, 1.0, "cls")], HeadSpec("cls"))] if wild else []
-    return [*(family(mine, spec) for spec in specs), *lost]
-
-
-@pytest.fixture(autouse=True)
-def mine(monkeypatch):
-    monkeypatch.setitem(AGGREGATORS, "mine", Mine)
-
-
-def go(folder, families, interrupt=None, recipe=RECIPE, described="this"):
-    """Train with a checkpoint after each epoch; from the last one, if there is one. Returns the epochs that were done."""
-    kept, epochs = Checkpoint(Unfinished(folder).path_of([described])), []
+    families = [*(family(mine, spec) for spec in specs), family([member(0, 1e300, 1.0, "cls")], HeadSpec("cls"))]
     for one in families:
-        one.begin(recipe)
+        one.begin(RECIPE)
+    return families
+
+
+@pytest.fixture(autouse=True, scope="module")
+def mine():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(AGGREGATORS, "mine", Mine)
+        yield
+
+
+def of(folder, described="this"):
+    return Checkpoint(Unfinished(folder).path_of([described]))
+
+
+def go(folder, families, interrupt=None, described="this"):
+    """Train with a checkpoint after each epoch; from the last one, if there is one. Returns the epochs that were done."""
+    kept, epochs = of(folder, described), []
 
     def after_epoch(epoch):
         kept.save(families, epoch, force=True)
@@ -53,26 +59,24 @@ def go(folder, families, interrupt=None, recipe=RECIPE, described="this"):
         if epoch == interrupt:
             raise Interrupted
 
-    trained(families, recipe, test=Images(20, seed=1), start=kept.load(families), after_epoch=after_epoch)
+    trained(families, RECIPE, test=Images(20, seed=1), start=kept.load(families), after_epoch=after_epoch)
     return epochs
-
-
-def same(ours, theirs):
-    for one, other in zip(ours, theirs, strict=True):
-        equal(one.stack, other.stack)
-        assert (one.names, one.curves, one.lost) == (other.names, other.curves, other.lost)
-        assert torch.equal(one.base_lr, other.base_lr)
-        assert torch.equal(one.weight_decay, other.weight_decay)
-        assert all(torch.equal(values, other.optimiser.state[n]) for n, values in one.optimiser.state.items())
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(AGGREGATORS, "mine", Mine)
-        families = grid()
-        assert go(tmp_path_factory.mktemp("whole"), families) == [1, 2, 3, 4, 5]
+    families = grid()
+    assert go(tmp_path_factory.mktemp("whole"), families) == [1, 2, 3, 4, 5]
     return families
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """The checkpoint of a run that was interrupted after two epochs."""
+    with pytest.raises(Interrupted):
+        go(tmp_path, grid(), 2)
+    [file] = tmp_path.rglob("*.safetensors")
+    return file
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 4, 5])
@@ -81,108 +85,81 @@ def test_an_interrupted_run_ends_as_one_that_was_not(epoch, whole, tmp_path):
         go(tmp_path, grid(), epoch)
     families = grid()
     assert go(tmp_path, families) == list(range(epoch + 1, 6))
-    same(families, whole)
+    for one, other in zip(families, whole, strict=True):
+        equal(one.stack, other.stack)
+        assert (one.names, one.curves, one.lost) == (other.names, other.curves, other.lost)
+        assert torch.equal(one.base_lr, other.base_lr)
+        assert torch.equal(one.weight_decay, other.weight_decay)
+        assert all(torch.equal(values, other.optimiser.state[n]) for n, values in one.optimiser.state.items())
     assert [len(one.stack) for one in families] == [2, 2, 0]
 
 
 def test_all_members_lost(tmp_path):
-    make = lambda: [family([member(0, 1e300, 1.0)], HeadSpec("cls"))]  # noqa: E731
     with pytest.raises(Interrupted):
-        go(tmp_path, make(), 1)
-    families = make()
+        go(tmp_path, grid()[2:], 1)
+    families = grid()[2:]
     assert go(tmp_path, families) == []
-    assert list(families[0].lost) == [member(0, 1e300, 1.0)]
+    assert list(families[0].lost) == [member(0, 1e300, 1.0, "cls")]
 
 
-def test_one_of_another_run_is_not_used(tmp_path):
-    with pytest.raises(Interrupted):
-        go(tmp_path, grid(), 2)
-    assert Checkpoint(Unfinished(tmp_path).path_of(["that"])).load(grid()) == 0
-    assert go(tmp_path, grid(wild=False), described="that") == [1, 2, 3, 4, 5]
-
-
-def test_none_yet(tmp_path):
-    assert Checkpoint(Unfinished(tmp_path / "nowhere").path_of(["this"])).load(grid()) == 0
+def test_one_of_another_run_is_not_used(begun, tmp_path):
+    assert of(tmp_path, "that").load(grid()) == of(tmp_path / "nowhere").load(grid()) == 0
+    assert go(tmp_path, grid()[:2], described="that") == [1, 2, 3, 4, 5]
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_at_most_one_a_minute(tmp_path, monkeypatch):
-    now = [100.0]
+    now, written = [100.0], []
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    kept, families = Checkpoint(Unfinished(tmp_path).path_of(["this"])), grid()
-    for one in families:
-        one.begin(RECIPE)
-
-    def saved(after):
+    monkeypatch.setattr(checkpoint, "save_file", lambda tensors, path, _: written.append(now[0]) or path.touch())
+    kept, families = of(tmp_path), grid()
+    for after in (59, 2, 59, 2):
         now[0] += after
-        before = list(tmp_path.rglob("*.safetensors"))
         kept.save(families, 1)
-        new = list(tmp_path.rglob("*.safetensors")) != before
-        for file in tmp_path.rglob("*.safetensors"):
-            file.unlink()
-        return new
-
-    assert [saved(s) for s in (59, 2, 59, 2)] == [False, True, False, True]
+    assert written == [161, 222]
     assert checkpoint.EVERY_S == 60
 
 
-class TestDamage:
-    @pytest.fixture
-    def file(self, tmp_path):
-        with pytest.raises(Interrupted):
-            go(tmp_path, grid(), 2)
-        [file] = tmp_path.rglob("*.safetensors")
-        return file
-
-    def refused(self, folder, file):
-        with pytest.raises(BeyondClsError, match=rf"^the checkpoint {file} is damaged \((.|\n)*; remove it to start over$"):
-            Checkpoint(Unfinished(folder).path_of(["this"])).load([one for one in grid() if not one.begin(RECIPE)])
-
-    @pytest.mark.parametrize("damage", [lambda data, n=n: data[:n] for n in (0, 4, 100, -1)] + [lambda data: bytes(len(data))])
-    def test_bytes(self, damage, file, tmp_path):
-        file.write_bytes(damage(file.read_bytes()))
-        self.refused(tmp_path, file)
-
-    @pytest.mark.parametrize("what", ["no state", "a member", "a tensor", "a shape", "a family"])
-    def test_content(self, what, file, tmp_path):
-        tensors = load_file(file)
-        with safe_open(file, "pt") as opened:
-            state = json.loads(opened.metadata()["state"])
-        if what == "a member":
+@pytest.mark.parametrize("damage", [0, 4, 100, -1, "zeros", "no state", "a member", "a tensor", "a shape", "a family"], ids=str)
+def test_damage(damage, begun, tmp_path):
+    content, tensors = begun.read_bytes(), load_file(begun)
+    with safe_open(begun, "pt") as opened:
+        state = json.loads(opened.metadata()["state"])
+    match damage:
+        case "a member":
             state["families"][0]["members"][0][3] = 99
-        if what == "a family":
+        case "a family":
             state["families"].pop()
-        if what == "a tensor":
+        case "a tensor":
             del tensors["0.classifier.weight"]
-        if what == "a shape":
+        case "a shape":
             tensors["1.optimiser.steps"] = torch.zeros(7)
-        save_file(tensors, file, {} if what == "no state" else {"state": json.dumps(state)})
-        self.refused(tmp_path, file)
+    save_file(tensors, begun, {} if damage == "no state" else {"state": json.dumps(state)})
+    if damage == "zeros" or isinstance(damage, int):
+        begun.write_bytes(bytes(len(content)) if damage == "zeros" else content[:damage])
+    with pytest.raises(BeyondClsError, match=rf"^the checkpoint {begun} is damaged \((.|\n)*; remove it to start over$"):
+        of(tmp_path).load(grid())
 
 
-class TestWriting:
-    def test_what_is_cut_short_leaves_the_last_one(self, tmp_path, monkeypatch):
-        with pytest.raises(Interrupted):
-            go(tmp_path, grid(), 2)
-        written = checkpoint.save_file
+def test_what_is_cut_short_leaves_the_last_one(begun, tmp_path, monkeypatch):
+    written = checkpoint.save_file
 
-        def half(tensors, path, metadata):
-            written(tensors, path, metadata)
-            path.write_bytes(path.read_bytes()[:500])
-            raise Interrupted
+    def half(tensors, path, metadata):
+        written(tensors, path, metadata)
+        path.write_bytes(path.read_bytes()[:500])
+        raise Interrupted
 
-        monkeypatch.setattr(checkpoint, "save_file", half)
-        with pytest.raises(Interrupted):
-            go(tmp_path, grid())
-        monkeypatch.undo()
-        monkeypatch.setitem(AGGREGATORS, "mine", Mine)
-        assert go(tmp_path, grid()) == [3, 4, 5]
+    monkeypatch.setattr(checkpoint, "save_file", half)
+    with pytest.raises(Interrupted):
+        go(tmp_path, grid())
+    monkeypatch.undo()
+    assert go(tmp_path, grid()) == [3, 4, 5]
 
-    def test_where_nothing_can_be_written(self, tmp_path):
-        (tmp_path / "file").write_text("")
-        families = [one for one in grid() if not one.begin(RECIPE)]
-        with pytest.raises(BeyondClsError, match=r"cannot write the checkpoint .*file.*\.safetensors \("):
-            Checkpoint(Unfinished(tmp_path / "file").path_of(["this"])).save(families, 1, force=True)
+
+def test_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BeyondClsError, match=r"cannot write the checkpoint .*file.*\.safetensors \("):
+        of(tmp_path / "file").save(grid(), 1, force=True)
 
 
 def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
@@ -223,11 +200,9 @@ def test_a_prepared_link_is_not_written_through(tmp_path):
     file = unfinished.path_of("described")
     file.parent.mkdir(parents=True)
     file.symlink_to(victim)
-    families = [one for one in grid() if not one.begin(RECIPE)]
-    Checkpoint(file).save(families, 1, force=True)
+    Checkpoint(file).save(grid(), 1, force=True)
     assert victim.read_text() == "precious"
     assert not file.is_symlink()
-    other = unfinished.path_of("other")
-    partial_name(other).write_bytes(b"half")
+    partial_name(unfinished.path_of("other")).write_bytes(b"half")
     unfinished.remove()
     assert [path.name for path in tmp_path.iterdir()] == ["victim"]

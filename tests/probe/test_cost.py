@@ -1,25 +1,37 @@
-"""What heads cost, against closed forms: T patches of width D, H queries or attention heads, K classes."""
+"""What heads cost, against closed forms: T patches of width D, H queries or attention heads, K classes; and how long they take.
 
+Time is kept apart from what must be the same again; times themselves are not tested.
+"""
+
+import itertools
+import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from probe import timing
 from probe.aggregators import AGGREGATORS, Aggregator, Pooled, make_aggregator
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
+from probe.grid import HeadPlan, HeadSpec
 from probe.head import FinalNorm, Head
+from probe.recipe import Recipe
+from probe.run import probe
 from probe.sources import Source
+from probe.timing import FILE, fastest, measure_head, time_head
 from store import onednn
+from tests.decoys import ROOT
 from tests.features import write_features
 
 T, D, K = 16, 96, 5
-SHAPES = dict.fromkeys(("patch", "patch/block1", "patch/block2"), (T, D)) | dict.fromkeys(
-    ("attention/cls", "attention/centre", "joined/attention/cls"), (3, T)
-)
-SHAPES |= dict.fromkeys(("cls", "pooled"), (D,))
-CLASSIFIER = 2 * D * K
+KINDS = ("patch", "patch/block1", "patch/block2", "attention/cls", "attention/centre", "joined/attention/cls", "cls", "pooled")
+SHAPES = {kind: (T, D) if "patch" in kind else (3, T) if "attention" in kind else (D,) for kind in KINDS}
+CLASSIFIER, POOLING = 2 * D * K, 2 * T * D + 2 * T * D  # FLOPs of the classifier; of scores by one query, and the sum
+SCORE, HIDDEN = D + 1, D * D + D  # parameters of a linear layer to one score, and of one as wide as the tokens
+SELF_ATTENTION = 4 * D * D + D
 
 
 def cost(name: str, **options: object) -> Cost:
@@ -27,70 +39,43 @@ def cost(name: str, **options: object) -> Cost:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "parameters", "flops"),
+    ("name", "options", "parameters", "width", "flops"),
     [
-        ("cls", {}, 0, CLASSIFIER),
-        ("average", {}, 0, CLASSIFIER),  # a sum is no product
-        ("central", {}, 0, CLASSIFIER),
-        ("cls-average", {}, 0, 2 * CLASSIFIER),
-        ("abmilp", {}, D + 1, 2 * T * D + 2 * T * D + CLASSIFIER),
-        ("abmilp", {"depth": 2}, D * D + D + D + 1, 2 * T * D * D + 2 * T * D + 2 * T * D + CLASSIFIER),
-        ("abmilp", {"branches": 8}, 8 * (D + 1), 8 * (4 * T * D + CLASSIFIER)),
-        ("abmilp", {"branches": 8, "combine": "average"}, 8 * (D + 1), 8 * 4 * T * D + CLASSIFIER),
-        ("abmilp", {"blocks": [1, 2]}, D + 1, 2 * 4 * T * D + CLASSIFIER),
-        (
-            "sa-abmilp",
-            {},
-            4 * D * D + D + D + 1,
-            4 * 2 * T * D * D + 2 * 2 * T * T * D + 4 * T * D + CLASSIFIER,
-        ),
+        ("cls", {}, 0, D, CLASSIFIER),
+        ("average", {}, 0, D, CLASSIFIER),  # a sum is no product
+        ("cls-average", {}, 0, 2 * D, 2 * CLASSIFIER),
+        ("abmilp", {}, SCORE, D, POOLING + CLASSIFIER),
+        ("abmilp", {"depth": 2}, HIDDEN + SCORE, D, 2 * T * D * D + POOLING + CLASSIFIER),
+        ("abmilp", {"branches": 8}, 8 * SCORE, 8 * D, 8 * (POOLING + CLASSIFIER)),
+        ("abmilp", {"branches": 8, "combine": "average"}, 8 * SCORE, D, 8 * POOLING + CLASSIFIER),
+        ("abmilp", {"blocks": [1, 2]}, SCORE, D, 2 * POOLING + CLASSIFIER),
+        ("sa-abmilp", {}, SELF_ATTENTION + SCORE, D, 8 * T * D * D + 4 * T * T * D + POOLING + CLASSIFIER),
         # The query goes through the keys' projection once, the pooled vectors through the values': no token does.
-        ("ap", {"heads": 1}, 2 * D * D + D, 2 * D * D + 4 * T * D + 2 * D * D + CLASSIFIER),
-        ("ap", {"heads": 12}, 2 * D * D + D, 2 * D * D + 12 * 4 * T * D + 2 * D * D + CLASSIFIER),
-        ("ep", {"queries": 16}, 16 * D + D * D, 16 * 4 * T * D + 2 * D * D + CLASSIFIER),
-        ("simpool", {}, 2 * D * D + 2 * D, 2 * D * D + 2 * D * D + 4 * T * D + CLASSIFIER),
-        ("cls-attention", {}, 0, 2 * T * D + CLASSIFIER),
-        ("cls-attention", {"of": "joined"}, 0, 2 * T * D + CLASSIFIER),
-        ("lowest-entropy-head", {}, 0, 2 * T * D + CLASSIFIER),
-        ("central-attention", {}, 0, 2 * T * D + CLASSIFIER),
+        *(("ap", {"heads": h}, 2 * D * D + D, D, 2 * D * D + h * POOLING + 2 * D * D + CLASSIFIER) for h in (1, 12)),
+        ("ep", {"queries": 16}, 16 * D + D * D, D, 16 * POOLING + 2 * D * D + CLASSIFIER),
+        ("simpool", {}, 2 * D * D + 2 * D, D, 2 * D * D + 2 * D * D + POOLING + CLASSIFIER),
+        *((f"{row}-attention", {}, 0, D, 2 * T * D + CLASSIFIER) for row in ("cls", "central")),
+        ("cls-attention", {"of": "joined"}, 0, D, 2 * T * D + CLASSIFIER),
+        ("lowest-entropy-head", {}, 0, D, 2 * T * D + CLASSIFIER),
+        # What the papers and their codes count.
+        ("abmilp", {"position": "sin-cos"}, SCORE, D, None),
+        ("abmilp", {"position": "learned", "tokens": "all"}, SCORE + (T + 1) * D, D, None),
+        ("abmilp", {"position": "learned", "depth": 2, "blocks": [3, 5]}, HIDDEN + SCORE + T * D, D, None),
+        ("sa-abmilp", {"branches": 2, "tokens": "all"}, SELF_ATTENTION + 2 * SCORE, 2 * D, None),
+        ("ap", {"heads": 4, "norm": True}, 2 * D * D + 3 * D, D, None),
+        ("ap", {"form": "cae"}, 4 * D * D + 10 * D, D, None),
+        ("ep", {"queries": 8, "divide": 2}, 8 * D + D * D // 2, D // 2, None),
+        ("v-jepa", {}, 12 * D * D + 14 * D, D, None),
+        ("v-jepa", {"heads": 2, "ratio": 1, "top_k": 3}, 6 * D * D + 11 * D, D, None),
+        ("v-jepa-2", {}, 11 * D * D + 13 * D + 3 * (12 * D * D + 13 * D), D, None),
     ],
 )
-def test_closed_forms(name, options, parameters, flops):
-    measured = cost(name, **options)
-    width = make_aggregator(name, D, T, **options).width
-    assert (measured.parameters, measured.parameters_classifier, measured.flops_per_image) == (parameters, width * K + K, flops)
-
-
-SCORE, HIDDEN = D + 1, D * D + D  # a linear layer to one score, and one as wide as the tokens
-SELF_ATTENTION = 4 * D * D + D
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "parameters", "width"),
-    [
-        ("abmilp", {"depth": 2, "activation": "tanh"}, HIDDEN + SCORE, D),
-        ("abmilp", {"depth": 4, "activation": "gelu"}, 3 * HIDDEN + SCORE, D),
-        ("abmilp", {"position": "sin-cos"}, SCORE, D),
-        ("abmilp", {"position": "learned", "tokens": "all"}, SCORE + (T + 1) * D, D),
-        ("abmilp", {"position": "learned", "depth": 2, "blocks": [3, 5]}, HIDDEN + SCORE + T * D, D),
-        ("abmilp", {"branches": 3}, 3 * SCORE, 3 * D),
-        ("abmilp", {"branches": 3, "combine": "average", "depth": 2}, HIDDEN + 3 * SCORE, D),
-        ("sa-abmilp", {"apply_to": "map", "depth": 2}, SELF_ATTENTION + HIDDEN + SCORE, D),
-        ("sa-abmilp", {"branches": 2, "tokens": "all"}, SELF_ATTENTION + 2 * SCORE, 2 * D),
-        ("ap", {"heads": 4, "norm": True}, 2 * D * D + 3 * D, D),
-        ("ap", {"form": "aim"}, 2 * D * D + D, D),
-        ("ap", {"form": "cae"}, 4 * D * D + 10 * D, D),
-        ("ep", {}, 32 * D + D * D, D),
-        ("ep", {"queries": 8, "divide": 2}, 8 * D + D * D // 2, D // 2),
-        ("v-jepa", {}, 12 * D * D + 14 * D, D),
-        ("v-jepa-2", {}, 11 * D * D + 13 * D + 3 * (12 * D * D + 13 * D), D),
-        ("v-jepa", {"heads": 2, "ratio": 1, "top_k": 3}, 6 * D * D + 11 * D, D),
-    ],
-)
-def test_parameters_and_width_are_those_of_the_papers(name, options, parameters, width):
-    aggregator = make_aggregator(name, D, T, **options)
-    assert sum(p.numel() for p in aggregator.parameters()) == parameters
-    assert (aggregator.width, aggregator.trainable) == (width, parameters > 0)
+def test_closed_forms(name, options, parameters, width, flops):
+    head = Head(make_aggregator(name, D, T, **options), K)
+    measured = cost_of(head, SHAPES)
+    assert (measured.parameters, measured.parameters_classifier) == (parameters, width * K + K)
+    assert (head.aggregator.width, head.aggregator.trainable) == (width, parameters > 0)
+    assert flops is None or measured.flops_per_image == flops
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
@@ -129,7 +114,6 @@ def test_the_head_stays_as_it_is():
     # A norm is no product, and its parameters are not trained.
     assert replace(normalised, memory_per_image=None) == replace(cost("abmilp"), memory_per_image=None)
     assert head.training
-    assert {name: value.device.type for name, value in head.state_dict().items()} == dict.fromkeys(before, "cpu")
     assert all(torch.equal(value, before[name]) for name, value in head.state_dict().items())
 
 
@@ -165,3 +149,69 @@ def test_shapes_and_bytes_are_those_of_what_a_head_reads(tmp_path):
         head = Head(make_aggregator(name, 8, **options), 3)
         assert shapes_read(head, source) == shapes
         assert bytes_read(head, source) == 2 * sum(math.prod(shape) for shape in shapes.values())  # float16
+
+
+CPU = torch.device("cpu")
+PLANS = {"abmilp": HeadPlan(recipe=Recipe(epochs=1, warmup_epochs=0), seeds=(0,))}
+
+
+@pytest.mark.parametrize(
+    ("ticks", "seconds", "n"),
+    [
+        (
+            [0, 3, 1, 2, 1, 5, 1, 4, 1, 4],
+            2,
+            6,
+        ),  # starts and ends: rounds of 3, 2, 5, 4, 4 seconds after one that does not count
+        ([0, 10], 10, 2),  # a slow head is timed once
+    ],
+)
+def test_the_fastest_round_counts(ticks, seconds, n, monkeypatch):
+    clock = itertools.accumulate(ticks)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    monkeypatch.setattr(timing, "SECONDS", 9.0 if n == 2 else 100.0)
+    ran = []
+    assert (fastest(lambda: ran.append(1), CPU), len(ran)) == (seconds, n)
+
+
+def test_time_stands_beside_the_metrics_and_not_in_them_and_leaves_the_head_as_it_is(tmp_path):
+    sets = write_features(tmp_path / "train", 20), write_features(tmp_path / "test", 10, seed=1)
+    head = Head(make_aggregator("abmilp", 8), 3)
+    before = {name: value.clone() for name, value in head.state_dict().items()}
+    found = time_head(head, Source(sets[1]), CPU)
+    assert found.ms_per_image > 0
+    assert (found.n_images, found.device, found.threads) == (10, "cpu", torch.get_num_threads())
+    assert head.training
+    assert all(torch.equal(value, before[name]) for name, value in head.state_dict().items())  # no statistics of the batch
+    timed = probe(*sets, tmp_path / "out", PLANS, timed=True)
+    written = json.loads((tmp_path / "out/abmilp/timing.json").read_text())
+    of_training = {"training_s", "n_trained_together"}
+    assert set(written) == {"ms_per_image", "n_images", "device", "threads", "metrics", *of_training}
+    assert written["training_s"] > 0
+    assert written["n_trained_together"] == len(PLANS)
+    assert FILE in (ROOT / ".dvcignore").read_text().splitlines()  # DVC compares outputs, and what stages depend on, bit by bit
+    assert probe(*sets, tmp_path / "out", PLANS, retrain=True) == timed
+    assert not (tmp_path / "out/abmilp/timing.json").exists()  # it was of the earlier run
+    assert timed["abmilp"]["cost"]["bytes_per_image"] == 9 * 8 * 2
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+@pytest.mark.parametrize(
+    ("spec", "reads", "is_pooled", "width"),
+    [
+        (HeadSpec("cls"), {"cls": (8,)}, True, 8),
+        (HeadSpec("cls-average"), {"cls": (8,), "patch": (6, 8)}, True, 16),
+        (HeadSpec("cls-attention"), {"patch": (6, 8), "attention/cls": (2, 6)}, True, 8),
+        (HeadSpec("abmilp", final_norm=True), {"patch": (6, 8)}, False, 8),
+        (HeadSpec("abmilp", {"blocks": [0]}), {"patch/block0": (6, 8)}, False, 8),
+    ],
+    ids=str,
+)
+def test_vectors_without_parameters_are_pooled_apart(spec, reads, is_pooled, width, multilabel, monkeypatch):
+    labels, losses_of, generator = [], timing.losses_of, torch.get_rng_state()
+    monkeypatch.setattr(timing, "losses_of", lambda logits, y: labels.append(y) or losses_of(logits, y))
+    rate = measure_head(spec, reads, 2, 3, multilabel, CPU)
+    assert (rate.is_pooled, rate.width) == (is_pooled, width)
+    assert min(rate.learn_s, rate.judge_s) > 0
+    assert {y.ndim for y in labels} == {1 + multilabel}
+    assert torch.equal(torch.get_rng_state(), generator)

@@ -75,24 +75,20 @@ def test_a_head_of_patches_stays_on_its_device() -> None:
         assert on_fake_gpu(head)(fake_features()).device.type == "cuda"
 
 
-@pytest.mark.parametrize("misplaced", [0, 1, 2])
-def test_a_misplaced_tensor_is_found(misplaced: int) -> None:
-    with FakeTensorMode():
-        shapes = [(B, T, D), (3, D), (3, T)]
-        tensors = [torch.empty(shape, device="cpu" if i == misplaced else "cuda") for i, shape in enumerate(shapes)]
-        with pytest.raises((ValueError, RuntimeError), match=r"cpu and cuda:0|two devices"):
-            softmax_pool(*tensors)
-
-
-@pytest.mark.parametrize("codec", ["bfloat16", "float8_e4m3", "int8", "int4"])
-@pytest.mark.parametrize("misplaced", [False, True])
-def test_tokens_that_are_coded_stay_on_their_device(codec: str, misplaced: bool) -> None:
-    parts = CODECS[codec].encode(torch.ones(B, T, 64))
+@pytest.mark.parametrize("codec", [None, "bfloat16", "float8_e4m3", "int8", "int4"])
+@pytest.mark.parametrize("misplaced", [None, 0, 1, 2])
+def test_pooling_stays_on_its_device_and_finds_what_is_misplaced(codec: str | None, misplaced: int | None) -> None:
+    parts = {"": torch.ones(B, T, 64)} if codec is None else CODECS[codec].encode(torch.ones(B, T, 64))
     with FakeTensorMode(), torch.no_grad():
-        coded = Coded(CODECS[codec], {suffix: fake(values) for suffix, values in parts.items()})
-        queries = torch.empty(3, 64, device="cpu" if misplaced else "cuda")
-        if misplaced:
-            with pytest.raises((ValueError, RuntimeError), match=r"cpu and cuda:0|two devices"):
-                softmax_pool(coded, queries)
-            return
-        assert {x.device.type for x in softmax_pool(coded, queries)} == {"cuda"}
+        devices = ["cpu" if i == misplaced else "cuda" for i in range(3)]
+        tokens, *others = (
+            torch.empty(shape, device=d) for shape, d in zip([(B, T, 64), (3, 64), (3, T)], devices, strict=True)
+        )
+        if codec:
+            of_tokens = {n: torch.empty(p.shape, dtype=p.dtype, device=devices[0]) for n, p in parts.items()}
+            tokens = Coded(CODECS[codec], of_tokens)
+        if misplaced is None:
+            assert {x.device.type for x in softmax_pool(tokens, *others)} == {"cuda"}
+        else:
+            with pytest.raises((ValueError, RuntimeError), match=r"cpu and cuda:0|two devices|cuda:0 and cpu"):
+                softmax_pool(tokens, *others)

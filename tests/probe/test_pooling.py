@@ -10,6 +10,7 @@ from store.codecs import CODECS
 from store.codecs.codec import Coded
 
 B, T, D, Q, M = 5, 7, 6, 3, 4
+Shape = tuple[int, ...]
 
 
 def explicit(tokens: Tensor, queries: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -27,36 +28,30 @@ def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(pooling, "PIECE_NBYTES", request.param)
 
 
-QUERIES = [(Q, D), (B, Q, D)]
-BIASES: list[tuple[int, ...] | None] = [None, (Q, 1), (T,), (Q, T), (B, 1, T), (B, Q, T)]
-
-
-@pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("bias_shape", BIASES, ids=str)
-@pytest.mark.parametrize("query_shape", QUERIES, ids=str)
-def test_values_and_gradients(query_shape: tuple[int, ...], bias_shape: tuple[int, ...] | None) -> None:
-    inputs = [draw(B, T, D), draw(*query_shape, seed=1), *([draw(*bias_shape, seed=2)] if bias_shape else [])]
-    results = []
+def check(shapes: list[Shape | None], in_dims: tuple[int | None, ...] | None = None) -> None:
+    """Values and gradients, of members where `in_dims` says on which axes they are."""
+    inputs, results = [draw(*shape, seed=i) if shape else None for i, shape in enumerate(shapes)], []
     for pool in (softmax_pool, explicit):
-        leaves = [values.clone().requires_grad_() for values in inputs]
-        vectors, weights = pool(*leaves)
-        (vectors * draw(B, Q, D, seed=3)).sum().add((weights * draw(B, Q, T, seed=4)).sum()).backward()
-        results.append([vectors, weights, *(leaf.grad for leaf in leaves)])
+        leaves = [None if values is None else values.clone().requires_grad_() for values in inputs]
+        pooled = (pool if in_dims is None else torch.vmap(pool, in_dims=in_dims))(*leaves)
+        sum((x * draw(*x.shape, seed=5 + i)).sum() for i, x in enumerate(pooled)).backward()
+        results.append([*pooled, *(leaf.grad for leaf in leaves if leaf is not None)])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_tokens_of_the_store_need_no_gradient() -> None:
-    tokens, queries = draw(B, T, D), draw(Q, D, seed=1).requires_grad_()
-    before = tokens.clone()
-    softmax_pool(tokens, queries)[0].sum().backward()
-    assert tokens.grad is None
-    assert torch.equal(tokens, before)
+QUERIES = pytest.mark.parametrize("query_shape", [(Q, D), (B, Q, D)], ids=str)
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("bias_shape", [None, (Q, 1), (T,), (Q, T), (B, 1, T), (B, Q, T)], ids=str)
+@QUERIES
+def test_values_and_gradients(query_shape: Shape, bias_shape: Shape | None) -> None:
+    check([(B, T, D), query_shape, bias_shape])
 
 
 # Shapes of tokens, queries and bias, and their axes of members.
-Case = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None, tuple[int | None, ...]]
-CASES: list[Case] = [
+CASES: list[tuple[Shape, Shape, Shape | None, tuple[int | None, ...]]] = [
     ((B, T, D), (M, Q, D), None, (None, 0, None)),
     ((B, T, D), (M, Q, D), (M, Q, 1), (None, 0, 0)),
     ((B, T, D), (M, Q, D), (M, B, 1, T), (None, 0, 0)),
@@ -71,18 +66,9 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_members_under_vmap(case: Case) -> None:
+def test_members_under_vmap(case: tuple[Shape, Shape, Shape | None, tuple[int | None, ...]]) -> None:
     *shapes, in_dims = case
-    inputs = [draw(*shape, seed=i) if shape else None for i, shape in enumerate(shapes)]
-    results = []
-    for pool in (softmax_pool, explicit):
-        leaves = [None if values is None else values.clone().requires_grad_() for values in inputs]
-        vectors, weights = torch.vmap(pool, in_dims=in_dims)(*leaves)
-        assert vectors.shape == (M, B, Q, D)
-        (vectors * draw(M, B, Q, D, seed=5)).sum().add((weights * draw(M, B, Q, T, seed=6)).sum()).backward()
-        results.append([vectors, weights, *(leaf.grad for leaf in leaves if leaf is not None)])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    check(shapes, in_dims)
 
 
 def test_members_read_the_tokens_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,35 +81,25 @@ def test_members_read_the_tokens_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("query_shape", QUERIES, ids=str)
-def test_tokens_in_16_bits_are_widened(dtype: torch.dtype, query_shape: tuple[int, ...]) -> None:
-    tokens, results = draw(B, T, D).to(dtype), []
-    for given in (tokens, tokens.double()):
-        queries = draw(*query_shape, seed=1).requires_grad_()
-        vectors, weights = softmax_pool(given, queries, draw(Q, T, seed=2))
-        vectors.square().sum().backward()
-        results.append((vectors, weights, queries.grad))
-    for ours, theirs in zip(*results, strict=True):
-        assert torch.equal(ours, theirs)
-
-
-@pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("codec", ["bfloat16", "int8", "int4"])
-@pytest.mark.parametrize("query_shape", QUERIES, ids=str)
-def test_tokens_that_are_coded_are_decoded_in_pieces(
-    codec: str, query_shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, "bfloat16", "int8", "int4"], ids=str)
+@QUERIES
+def test_stored_tokens_are_decoded_in_pieces(
+    stored: torch.dtype | str, query_shape: Shape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same bits, forward and backward."""
-    parts, results, decoded = CODECS[codec].encode(draw(B, T, D).float()), [], []
-    decode = Coded.decoded
-    for given in (CODECS[codec].decode(parts), Coded(CODECS[codec], parts)):
-        monkeypatch.setattr(Coded, "decoded", lambda tokens, images: decoded.append(images) or decode(tokens, images))
+    tokens, results, decoded, decode = draw(B, T, D), [], [], Coded.decoded
+    given = (
+        tokens.to(stored) if isinstance(stored, torch.dtype) else Coded(CODECS[stored], CODECS[stored].encode(tokens.float()))
+    )
+    numbers = given.decoded().clone() if isinstance(given, Coded) else given.double()
+    monkeypatch.setattr(Coded, "decoded", lambda tokens, images: decoded.append(images) or decode(tokens, images))
+    for x in (given, numbers):
         queries = draw(*query_shape, seed=1).requires_grad_()
-        vectors, weights = softmax_pool(given, queries, draw(Q, T, seed=2))
+        vectors, weights = softmax_pool(x, queries, draw(Q, T, seed=2))
         vectors.square().sum().backward()
         results.append((vectors, weights, queries.grad))
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs)
-    begins = [images.start for images in decoded]
-    assert begins == 2 * list(range(0, B, begins[1] or B))
+    if isinstance(given, Coded):
+        begins = [images.start for images in decoded]
+        assert begins == 2 * list(range(0, B, begins[1] or B))

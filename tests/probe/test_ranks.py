@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,7 @@ GRID = [member(0, 0.5), member(1, 2.0, 0.1), member(2, 1e30, 1.0)]
 SPECS = [HeadSpec("abmilp", {"branches": 2}), HeadSpec("ap", {"heads": 2, "form": "aim"}), HeadSpec("average", {}, "none")]
 # 50 images: steps of 16, and one of 2, of which each of two processes has one.
 RECIPES = [Recipe(4, 16, 8, rule, warmup_epochs=1) for rule in ("lars", "adamw")]
+CLS = HeadPlan(HeadSpec("cls"), Recipe(3, 32, optimiser="lars", base_lr=0.2, warmup_epochs=1), (0,))
 
 
 def under_torchrun(function, folder, n=2, python=Path(sys.executable), module="tests.probe.test_ranks"):
@@ -50,10 +50,9 @@ def under_torchrun(function, folder, n=2, python=Path(sys.executable), module="t
 
 def train_all(share=(0, 1)):
     """All families with all optimisers, in two-process shares of the same batches."""
-    this_rank, world = share
+    images = [Images(50, recipe.at_once, rank=share[0], world_size=share[1]) for recipe in RECIPES]
     test = Images(20, seed=1)
-    images = lambda recipe: Images(50, recipe.at_once, rank=this_rank, world_size=world)  # noqa: E731
-    return [trained([family(GRID, spec) for spec in SPECS], recipe, images(recipe), test) for recipe in RECIPES]
+    return [trained([family(GRID, spec) for spec in SPECS], recipe, x, test) for recipe, x in zip(RECIPES, images, strict=True)]
 
 
 def train_in_ranks(folder):
@@ -87,17 +86,12 @@ def probe_in_ranks(folder):
     with pytest.raises(BeyondClsError, match="cannot be shared by 2 processes; choose multiples of 2"):
         probe(*stores, folder / "bad", HeadPlan(HeadSpec(), Recipe(3, 33 * 2, 33, warmup_epochs=1)))
     recipe = Recipe(3, 32, optimiser="lars", base_lr=2.0, warmup_epochs=1)
-    heads = {
-        "abmilp": HeadPlan(HeadSpec("abmilp"), recipe, (0, 1), (0.5, 5.0)),
-        "cls": HeadPlan(HeadSpec("cls"), recipe, (0,)),
-    }
+    heads = {"abmilp": HeadPlan(HeadSpec("abmilp"), recipe, (0, 1), (0.5, 5.0)), "cls": HeadPlan(HeadSpec("cls"), recipe, (0,))}
     written = probe(*stores, folder / "out", heads)
-    heads["cls"] = HeadPlan(HeadSpec("cls"), replace(recipe, base_lr=0.2), (0,))
     messages: list[str] = []
-    again = probe(*stores, folder / "out", heads, say=messages.append)
+    again = probe(*stores, folder / "out", heads | {"cls": CLS}, say=messages.append)
     assert again["abmilp"] == written["abmilp"]
-    (folder / f"returned{os.environ['RANK']}.json").write_text(json.dumps(again))
-    (folder / f"said{os.environ['RANK']}.json").write_text(json.dumps(messages))
+    (folder / f"left{os.environ['RANK']}.json").write_text(json.dumps({"returned": again, "said": messages}))
 
 
 def both(folder):
@@ -134,31 +128,23 @@ def test_two_processes_train_what_one_does(together):
 
 
 def test_a_run_in_two_processes_ends_and_one_of_them_writes(together):
-    returned = [json.loads((together / f"returned{number}.json").read_text()) for number in range(2)]
-    assert returned[0] == returned[1]
+    """It keeps a head in place and trains the other; one process alone does not keep what two have trained."""
+    first, second = (json.loads((together / f"left{number}.json").read_text()) for number in range(2))
+    assert first["returned"] == second["returned"]
     assert not (together / "bad").exists()
-    for name in ("abmilp", "cls"):
-        assert read_result(together / "out" / name / "metrics.json") == returned[0][name]
-        assert returned[0][name]["n_training"] == 320
+    for name, metrics in first["returned"].items():
+        assert read_result(together / "out" / name / "metrics.json") == metrics
+        assert metrics["n_training"] == 320
         head = load_probe(together / "out" / name / "trained/seed0")
         assert all(p.isfinite().all() for p in head.parameters())
         assert head.norm.running_mean.abs().sum() > 0
     assert not (together / ".unfinished").exists()
-
-
-def test_in_two_processes_a_head_in_place_is_kept_and_the_other_one_trained(together):
-    messages = [json.loads((together / f"said{number}.json").read_text()) for number in range(2)]
-    ours = [m.removeprefix(f"{together}/out/") for m in messages[0] if "kept," in m or "again," in m]
-    assert [message.split(",")[0] for message in ours] == ["abmilp: kept", "cls: trained again"]
-    assert not [message for message in messages[1] if "kept," in message or "again," in message]
-    assert read_result(together / "out/cls/metrics.json")["recipe"]["base_lr"] == 0.2
-
-
-def test_one_process_does_not_keep_what_two_have_trained(together):
-    stores, messages = [FeatureStore.open(together / name) for name in ("train", "test")], []
-    plan = HeadPlan(HeadSpec("cls"), Recipe(3, 32, optimiser="lars", base_lr=0.2, warmup_epochs=1), (0,))
-    out = shutil.copytree(together / "out", together / "one")
-    probe(*stores, out, {"cls": plan}, say=messages.append)
+    ours, theirs = ([m for m in one["said"] if "kept," in m or "again," in m] for one in (first, second))
+    summaries = [message.removeprefix(f"{together}/out/").split(",")[0] for message in ours]
+    assert (summaries, theirs) == (["abmilp: kept", "cls: trained again"], [])
+    assert first["returned"]["cls"]["recipe"]["base_lr"] == 0.2
+    messages, out = [], shutil.copytree(together / "out", together / "one")
+    probe(*(FeatureStore.open(together / name) for name in ("train", "test")), out, {"cls": CLS}, say=messages.append)
     assert f"{out}/cls: trained again, the request differs (processes)" in messages
 
 
@@ -180,38 +166,25 @@ class TestOne:
             pass
         assert not dist.is_initialized()
 
-    @pytest.fixture
-    def group(self, monkeypatch):
-        """Groups of processes that do nothing but take note; and a function that says which one this is."""
-        done = []
+    def test_leaves_the_group_after_an_error_and_takes_the_gpu_of_its_number(self, monkeypatch):
+        done = []  # by groups of processes that do nothing but take note
         monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: done.append(backend))
         monkeypatch.setattr(dist, "destroy_process_group", lambda: done.append("left"))
-
-        def one(number, n, **environment):
-            for name, value in {"WORLD_SIZE": str(n), "RANK": str(number), **environment}.items():
-                monkeypatch.setenv(name, value)
-            monkeypatch.setattr("probe.ranks._meeting_place", lambda: (dist.HashStore(), number, n))
-            monkeypatch.setattr(dist, "get_rank", lambda: number)
-            monkeypatch.setattr(dist, "get_world_size", lambda: n)
-            return done
-
-        return one
-
-    def test_leaves_the_group_after_an_error(self, group):
-        done = group(0, 2)
+        monkeypatch.setattr("probe.ranks._meeting_place", lambda: (dist.HashStore(), 3, 4))
+        monkeypatch.setattr(dist, "get_rank", lambda: 3)
+        monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "set_device", done.append)
+        for name, value in {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1"}.items():
+            monkeypatch.setenv(name, value)
         with pytest.raises(KeyError), ranks(CPU):
             raise KeyError
         assert done == ["gloo", "left"]
-
-    def test_takes_the_gpu_of_its_number(self, group, monkeypatch):
-        done = group(3, 4, LOCAL_RANK="1")
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-        monkeypatch.setattr(torch.cuda, "set_device", done.append)
         with ranks(torch.device("cuda")) as share:
             assert share == (3, 4)
-        assert done[:2] == [1, "nccl"]
+        assert done[2:] == [1, "nccl", "left"]
         monkeypatch.setenv("LOCAL_RANK", "2")
-        with pytest.raises(BeyondClsError, match="there are 2 GPUs here, expected one for each process; start at most 2"):
+        with pytest.raises(BeyondClsError, match="2 GPUs here, expected one for each process; start at most 2"):
             ranks(torch.device("cuda")).__enter__()
 
 

@@ -31,24 +31,18 @@ class Images:
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(seed % 2**62))
         rank, world_size = self.share
         for rows in order.split(self.batch_size)[start:]:
-            share = rows[rank::world_size]
-            yield {
-                **{kind: values[share] for kind, values in self.tokens.items()},
-                "label": self.labels[share],
-                "row": share,
-            }
+            row = rows[rank::world_size]
+            yield {**{kind: values[row] for kind, values in self.tokens.items()}, "label": self.labels[row], "row": row}
 
 
 def member(seed=0, base_lr=0.1, weight_decay=0.0, head="abmilp"):
     return Member(head, base_lr, weight_decay, seed)
 
 
-def family(members, spec=None, dtype=torch.float64, vectors=None):
+def family(members, spec=None, dtype=torch.float64):
     """One family of heads, built as `Passes` builds them."""
     spec = spec or HeadSpec("abmilp")
-    heads = [spec.build(D, T, K, seed=m.seed).to(dtype) for m in members]
-    values = torch.tensor([[m.base_lr, m.weight_decay] for m in members], dtype=torch.float64)
-    return Family(Stack(heads, vectors=vectors), values[:, 0], values[:, 1], list(members))
+    return Family.of(Stack([spec.build(D, T, K, seed=m.seed).to(dtype) for m in members]), members)
 
 
 def trained(families, recipe=None, images=None, test=None, **options):

@@ -18,7 +18,7 @@ from pipelines.planning.encoders import EncoderCost
 from pipelines.planning.project import extractions, fits, in_words
 from pipelines.planning.sizes import COUNTED, FACTS, PUBLISHED, Sizes, all_sizes, n_learnt, sizes_of, stand_ins
 from pipelines.planning.trainings import Trainings, runs
-from probe.rates import HeadRate
+from probe.timing import HeadRate
 from store import BeyondClsError
 from tests.extract.pictures import write_example
 from tests.extract.tiny import TINY
