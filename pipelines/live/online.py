@@ -27,8 +27,6 @@ from probe.sources import JOINED, OF_BLOCKS
 from store import BeyondClsError
 from store.format.layout import ArrayName, kind_of
 
-SAME = ("architecture", "transform")  # in addition to the weights, what a probe records of its encoder
-
 
 def online(
     encoder: Encoder | str,
@@ -66,26 +64,21 @@ def online(
         head = probe
         if own is not None:
             raise BeyondClsError(f"own is {own!r}, but the probe is a head already; leave one of them out")
+    elif description is not None:
+        raise BeyondClsError(f"{probe} has its own description; leave out description")
+    elif own is None and task_of(probe) == SEGMENTATION:
+        for_patches, about = load_patch_head(probe)
+        encoder = load_recorded(encoder, about, options)
+        check_encoder(encoder, about)
+        block, names = described_block(encoder, about), described_classes(about, for_patches.n_classes)
+        if names is None:
+            raise BeyondClsError(f"the head {probe} has no names of classes; train it again: beyondcls segment")
+        return Segmenter(encoder, for_patches, {**about, "block": block, "classes": names})
     else:
-        if description is not None:
-            raise BeyondClsError(f"{probe} has its own description; leave out description")
-        if own is None and task_of(probe) == SEGMENTATION:
-            return _segmenter(encoder, probe, options)
         head, description = load_with(probe, own)
     about = description or {}
     second = None if joined is None else load_recorded(joined, about.get("joined_encoder") or {}, {})
     return Online(load_recorded(encoder, about, options), head, description, second)
-
-
-def _segmenter(encoder: Encoder | str, probe: str | Path, options: Mapping[str, Any]) -> Segmenter:
-    """A head for patches on its encoder."""
-    head, about = load_patch_head(probe)
-    encoder = load_recorded(encoder, about, options)
-    check_encoder(encoder, about)
-    block, names = described_block(encoder, about), described_classes(about, head.n_classes)
-    if names is None:
-        raise BeyondClsError(f"the head {probe} has no names of classes; train it again: beyondcls segment")
-    return Segmenter(encoder, head, {**about, "block": block, "classes": names})
 
 
 def load_recorded(encoder: Encoder | str, recorded: Mapping[str, Any], options: Mapping[str, Any]) -> Encoder:
@@ -103,20 +96,16 @@ def load_as_recorded(name: str, recorded: Mapping[str, Any], options: Mapping[st
     Raises:
         BeyondClsError: as `load_encoder`; or it is of a package that is not installed.
     """
-    transform, architecture = recorded.get("transform"), _architecture_of(recorded)
+    transform = recorded.get("transform")
+    try:
+        architecture = json.loads(recorded["architecture"])
+    except (KeyError, ValueError, TypeError, RecursionError):
+        architecture = {}
+    architecture = architecture if isinstance(architecture, Mapping) else {}
     if (model := architecture.get("model")) == (options.get("model") or name):
         ENCODERS.check_package(model, architecture.get("package"), "the probe")
     registers = {option: architecture[option] for option in (NEURONS, N_REGISTERS) if option in architecture}
     return load_encoder(name, **{**(options_of(transform) if isinstance(transform, Mapping) else {}), **registers, **options})
-
-
-def _architecture_of(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is recorded of an encoder's architecture; empty if nothing is."""
-    try:
-        architecture = json.loads(recorded["architecture"])
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return {}
-    return architecture if isinstance(architecture, Mapping) else {}
 
 
 class Online(OnEncoders):
@@ -139,31 +128,32 @@ class Online(OnEncoders):
         self.head, self.joined = copy.deepcopy(head), joined
         self.model, self.joined_model = encoder.model, None if joined is None else joined.model  # so that `to` moves them
         self.train()
-        about = {} if description is None else description
-        reads = head.aggregator.reads
+        about, reads = description or {}, head.aggregator.reads
+        of_second = about.get("joined_encoder") or {}
         second = [kind for kind in reads if kind.startswith(JOINED)]
         if second and joined is None:
-            second_encoder = about.get("joined_encoder") or {}
-            name = f" ({second_encoder['encoder']!r})" if "encoder" in second_encoder else ""
+            name = f" ({of_second['encoder']!r})" if "encoder" in of_second else ""
             raise BeyondClsError(
                 f"this head reads {second[0]!r}, of a second encoder{name}; give it: online(…, joined=…) or --joined-encoder"
             )
         if joined is not None and not second:
             raise BeyondClsError(f"this head reads {', '.join(reads)}, nothing of a second encoder; leave out {joined.name}")
-        blocks = (encoder.block, encoder.block)
-        if description is not None:
-            check_encoder(encoder, about)
-            blocks = _blocks(about)
-        self._names = {kind: _array_name(kind, *blocks) for kind in reads if kind not in second}
-        if joined is not None:
-            blocks = (joined.block, joined.block)
+        self._names = {}
+        for one, recorded, ordinal in zip(self.encoders, (about, of_second), ("", "second "), strict=False):
+            blocks = {"block": one.block, "attention_block": one.block}
             if description is not None:
-                check_encoder(joined, about.get("joined_encoder") or {}, "second ")
-                blocks = _blocks(about["joined_encoder"])
-            self._names |= {kind: _array_name(kind, *blocks) for kind in second}
+                check_encoder(one, recorded, ordinal)
+                blocks = {name: _whole_number(recorded, name) for name in blocks}
+            self._names |= {kind: _array_name(kind, **blocks) for kind in reads if (kind in second) == bool(ordinal)}
         self.classes, self.multilabel = described_classes(about, self.n_classes), bool(about.get("multilabel", False))
         self.to(encoder.device)
-        features = self._features_of_black_image()
+        features = self.features(*self.black())
+        for kind, values in features.items():
+            if kind_of(kind) in TOKENS and values.shape[-1] != head.aggregator.dim:
+                raise BeyondClsError(
+                    f"{kind} of {encoder.name} is {values.shape[-1]} wide, the head expects {head.aggregator.dim}; "
+                    "load the encoder that it was trained on"
+                )
         n_patches, expected = _n_patches(features), about.get("n_patches")
         if n_patches is not None and expected not in (None, n_patches):
             raise BeyondClsError(
@@ -239,29 +229,18 @@ class Online(OnEncoders):
                 )
         return {kind: arrays[name].float() for kind, name in zip(kinds, names, strict=True)}
 
-    def _features_of_black_image(self) -> dict[str, Tensor]:
-        """Features of one black image, so that mismatches are found before the first batch."""
-        features = self.features(*self.black())
-        for kind, values in features.items():
-            if kind_of(kind) in TOKENS and values.shape[-1] != self.head.aggregator.dim:
-                raise BeyondClsError(
-                    f"{kind} of {self.encoder.name} is {values.shape[-1]} wide, the head expects {self.head.aggregator.dim}; "
-                    "load the encoder that it was trained on"
-                )
-        return features
-
 
 def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], ordinal: str = "") -> None:
     """Check that a probe was trained on features of this encoder.
 
     Args:
         recorded: "encoder", its name; "encoder_weights", its digest; "architecture" and "transform".
-        which: "second " of a joined one.
+        ordinal: "second " of a joined one.
 
     Raises:
         BeyondClsError: it was another one, or the probe does not record it.
     """
-    for field in ("encoder_weights", *SAME):
+    for field in ("encoder_weights", "architecture", "transform"):
         if field not in recorded:
             raise BeyondClsError(f"the probe does not record {field} of its {ordinal}encoder; train it again")
     name = recorded.get("encoder")
@@ -269,7 +248,8 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], ordinal: str = 
     recorded_transform = recorded["transform"] if isinstance(recorded["transform"], Mapping) else {}
     names = differing_values(recorded_transform, encoder.described_transform)
     # Positions, which are among the weights, differ with the size of images.
-    resized = "input_size" in names and _without_size(recorded["architecture"]) == _without_size(encoder.architecture)
+    size = re.compile(r'"img_size": (\d+|\[[\d, ]*\]),? ?')
+    resized = "input_size" in names and size.sub("", str(recorded["architecture"])) == size.sub("", encoder.architecture)
     if recorded["encoder_weights"] != encoder.weights and not resized:
         raise BeyondClsError(
             f"the probe's {ordinal}encoder, {name!r}, has weights {recorded['encoder_weights']}; "
@@ -282,16 +262,11 @@ def check_encoder(encoder: Encoder, recorded: Mapping[str, Any], ordinal: str = 
             f"{values_text(recorded_transform, names, encoder.described_transform)}, as {encoder.name!r} does; load it "
             f"{f'with {needed}, or ' if needed else ''}by its name without these options"
         )
-    for field, ours in zip(SAME, (encoder.architecture, encoder.described_transform), strict=True):
+    for field, ours in (("architecture", encoder.architecture), ("transform", encoder.described_transform)):
         if recorded[field] != ours:
             raise BeyondClsError(
                 f"the probe's {ordinal}encoder, {name!r}, has {field} {recorded[field]}; {encoder.name!r} has {ours}; {remedy}"
             )
-
-
-def _without_size(architecture: Any) -> str:
-    """A described architecture without the size of its images."""
-    return re.sub(r'"img_size": (\d+|\[[\d, ]*\]),? ?', "", str(architecture))
 
 
 def grid_of(encoder: Encoder, n_patches: int) -> tuple[int, int] | None:
@@ -315,11 +290,6 @@ def _array_name(kind: str, block: int, attention_block: int) -> str:
     if name.block is None and (name.kind == "attention" or str(name) in OF_BLOCKS):
         name = replace(name, block=attention_block if name.kind == "attention" else block)
     return str(name)
-
-
-def _blocks(recorded: Mapping[str, Any]) -> tuple[int, int]:
-    """Blocks of tokens and of attention maps."""
-    return _whole_number(recorded, "block"), _whole_number(recorded, "attention_block")
 
 
 def _n_patches(features: Mapping[str, Tensor]) -> int | None:
