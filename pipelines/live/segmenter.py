@@ -124,13 +124,9 @@ class Segmenter(OnPatches):
         cut = [list(cutter.cuts(image, "", cutter.covering(image.size))) for image in images]
         views = torch.stack([pixels for of_image in cut for pixels, _ in of_image])
         logits = self(self.encoder.normalised(views)).cpu().split([len(of_image) for of_image in cut])
-        return [
-            self._at_pixels(one, [crop for _, crop in of_image], (image.height, image.width))
-            for one, of_image, image in zip(logits, cut, images, strict=True)
-        ]
-
-    def _at_pixels(
-        self, logits: Float[Tensor, "V K rows columns"], crops: Sequence[Crop], size: tuple[int, int]
-    ) -> Int16[np.ndarray, "_h _w"]:
-        upsamplings = [Upsampling.to_original(self.grid, crop.box, crop.flip, size) for crop in crops]
-        return label_map_of(logits, upsamplings, size, self.interpolated)
+        label_maps = []
+        for of_image, one, image in zip(cut, logits, images, strict=True):
+            size = image.height, image.width
+            upsamplings = [Upsampling.to_original(self.grid, crop.box, crop.flip, size) for _, crop in of_image]
+            label_maps.append(label_map_of(one, upsamplings, size, self.interpolated))
+        return label_maps
