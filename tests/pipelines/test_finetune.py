@@ -55,6 +55,22 @@ def test_the_classifier_sees_cls_after_the_norm_and_starts_at_chance(one_block: 
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
 
 
+def test_drop_path_draws_from_the_generator_of_the_run(one_block: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows torch's own generator alone."""
+    model, drawn = ClsClassifier(small_vit(0), 10), list[float]()
+
+    def logits(images: Tensor, positions: Tensor) -> Tensor:
+        drawn.append(torch.rand(1).item())
+        return torch.zeros(len(images), 10)
+
+    monkeypatch.setattr(model, "logits", logits)
+    for run in (generator(), generator()):
+        for _ in range(2):
+            model.loss(torch.rand(4, 3, 32, 32), torch.arange(4), run, 0)
+    assert drawn[:2] == drawn[2:]
+    assert drawn[0] != drawn[1]
+
+
 def test_accuracy_of_the_classifier_is_of_images_as_they_are(one_block: None, monkeypatch: pytest.MonkeyPatch) -> None:
     model = ClsClassifier(small_vit(0, drop_path=0.5), 3)
 
@@ -108,7 +124,7 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_stopped_run_goes_on_to_the_same_weights(
     cifar: Path, tmp_path: Path, parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of images, labels, mixing and drop path, too, which knows torch's own generator alone; the card says what they are."""
+    """Of images, labels, mixing and drop path, too; and the card says what they are."""
     whole = tune(cifar, tmp_path / "whole", parent, "--note", "By day.")
     monkeypatch.setattr(finetune, "accuracies", lambda *arguments: {})  # which take longer here than the run
     real, calls = ClsClassifier.loss, iter(range(10**6))
