@@ -5,16 +5,18 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import beyondcls
 from extract.datasets import ImageSet, open_images
+from extract.datasets.pixels import Pixels
 from extract.encoders import Encoder
 from extract.run import extract
 from pipelines.live.online import grid_of, online
-from pipelines.live.pictures import open_picture
+from pipelines.live.pictures import open_picture, open_pictures
 from probe.grid import HeadPlan, HeadSpec
 from probe.head import FinalNorm
 from probe.recipe import Recipe
@@ -193,6 +195,12 @@ class TestPictures:
         model = online(world.encoder, world.probe("cls"))
         assert torch.equal(model.prepare(grey)[0], model.prepare(tmp_path / "grey.png")[0])
         assert open_picture(tmp_path / "grey.png").mode == "RGB"
+
+    def test_of_more_than_8_bits_are_scaled_or_refused(self):
+        deep = Image.fromarray(np.full((4, 4), 1000, np.int32))
+        with pytest.raises(BeyondClsError, match=r"cannot be shown: its values, 1000 to 1000, .*--scale 0,65535"):
+            open_pictures(deep)
+        assert open_pictures(deep, Pixels(scale=(0, 2000)))[0].getpixel((0, 0)) == (128, 128, 128)
 
 
 @pytest.mark.parametrize(
