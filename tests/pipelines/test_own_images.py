@@ -14,13 +14,10 @@ from pipelines.planning.sizes import COUNTED, Sizes, sizes_of
 from pipelines.report.project import project as folders_of
 from probe.result_files import read_result
 from store import BeyondClsError, open_store
+from tests.extract.tiny import TINY
 from tests.folders import files
 
-ENCODER = {
-    "model": "vit_tiny_patch16_224",
-    "arguments": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
-    "random_seed": 0,
-}
+ENCODER = {"model": "vit_tiny_patch16_224", "arguments": TINY, "random_seed": 0}
 CODE = """
 import numpy as np
 from torch.utils.data import Dataset
@@ -65,31 +62,24 @@ def extract(project: Path, beyondcls: Command) -> Command:
 
 
 def test_from_a_function_to_a_probe(project: Path, extract: Command, beyondcls: Command) -> None:
+    """Processes call the function again: its class is in a file that they cannot import by name."""
     assert "classes: 2, first dark, last bright; 35 images each" in extract()
-    extract(split="test")
-    sets = ("--features", "features/train", "--test", "features/test")
-    beyondcls(
-        "probe", *sets, "--head", "average", "--epochs", "5", "--warmup-epochs", "0", "--out", "probes/a", "--device", "cpu"
-    )
-    assert read_result(project / "probes/a/metrics.json")["top1"]["mean"] == pytest.approx(100), "shades are easy"
-
-
-def test_processes_write_the_same(project: Path, extract: Command) -> None:
-    """They call the function again: its class is in a file that they cannot import by name."""
-    extract()
     extract("--on", "processes", "--tasks", "2", out="features/shared")
     assert files(project / "features/shared") == files(project / "features/train")
+    extract(split="test")
+    sets = ("--features", "features/train", "--test", "features/test", "--out", "probes/a", "--device", "cpu")
+    beyondcls("probe", *sets, "--head", "average", "--epochs", "5", "--warmup-epochs", "0")
+    assert read_result(project / "probes/a/metrics.json")["top1"]["mean"] == pytest.approx(100), "shades are easy"
 
 
 def test_a_set_stays_if_the_images_are_the_same(project: Path, extract: Command) -> None:
     extract()
-    before = files(project / "features/train")
+    before, key = files(project / "features/train"), open_store("features/train").spec.key
     (project / "data/shades/own.py").write_text(CODE + "\n# another version of the code\n")
     assert "not computed again, a sample of 36 of its 70 images agrees" in extract("--update")
     assert files(project / "features/train") == before
     (project / "data/shades/own.py").write_text(CODE.replace("100 *", "101 *"))
     assert "data differ" in extract(fails=True)
-    key = open_store("features/train").spec.key
     extract("--update")
     assert open_store("features/train").spec.key != key
 
@@ -105,35 +95,20 @@ def test_by_name_on_the_command_line(project: Path, beyondcls: Command) -> None:
 
 
 def test_the_entry_of_a_data_set(project: Path) -> None:
-    params = read_params(project / "params.yaml")
-    assert images_of(params, "shades", "test") == {
-        "data": "data/shades/own.py:make",
-        "data_arguments": {"n": 70},
-        "split": "validation",
-    }
+    params, function = read_params(project / "params.yaml"), "data/shades/own.py:make"
+    of_test = {"data": function, "data_arguments": {"n": 70}, "split": "validation"}
+    assert images_of(params, "shades", "test") == of_test
     assert sizes_of(params, "shades")[0] == Sizes(70, 70, 2, False, COUNTED)
     (project / "probes/shades/tiny/average").mkdir(parents=True)
     (project / "probes/shades/tiny/average/metrics.json").touch()
-    assert folders_of(project).images == str(project / "data/shades/own.py:make")
+    assert folders_of(project).images == str(project / function)
     params["datasets"]["shades"] = {"function": "own.images:make", "data_arguments": ["n=3"]}
     with pytest.raises(BeyondClsError, match=r"datasets\.shades\.data_arguments is \['n=3'\], expected names and values"):
         images_of(params, "shades", "test")
     del params["datasets"]["shades"]["data_arguments"]
     assert images_of(params, "shades", None) == {"data": "own.images:make"}
-
-
-@pytest.mark.parametrize(
-    ("data", "missing"),
-    [
-        ("data", False),
-        ("data/shades/own.py:make", False),
-        ("other.py:make", True),
-        ("own.images:make", False),
-        ("s3://b", False),
-    ],
-)
-def test_what_is_missing(data: str, missing: bool, project: Path) -> None:
-    assert is_missing(data) == missing
+    places = {"data": False, function: False, "other.py:make": True, "own.images:make": False, "s3://b": False}
+    assert {place: is_missing(place) for place in places} == places
 
 
 def test_its_code_and_what_that_imports_has_digests(project: Path) -> None:
