@@ -189,7 +189,6 @@ def report(out: Path, measures: dict[str, Any]) -> None:
 
 
 def _resolution(text: str) -> str | int:
-
     if text == "original":
         return text
     if not text.isdecimal() or int(text) < 1:
