@@ -65,21 +65,15 @@ def test_names_of_others(way: str, name: str, monkeypatch: pytest.MonkeyPatch) -
         assert "\\" in written
 
 
-def test_colours_and_bars_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = attached(monkeypatch)
-    with printing_safely():
-        SafeConsole(width=80).print(Text("✓ näme", "green"))
-        sys.stderr.write("\r 10%")  # as other packages draw theirs
-    assert terminal.getvalue() == "\x1b[32m✓ näme\x1b[0m\n\r 10%"
-
-
-def test_streams_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_and_bars_of_our_own_and_streams_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = attached(monkeypatch)
     with printing_safely():
         assert sys.stdout.isatty()
+        SafeConsole(width=80).print(Text("✓ näme", "green"))
+        sys.stderr.write("\r 10%\n")  # as other packages draw theirs
         sys.stdout.writelines(["a\n", "\x1b\n"])
     assert sys.stdout is terminal
-    assert terminal.getvalue() == "a\n\\x1b\n"
+    assert terminal.getvalue() == "\x1b[32m✓ näme\x1b[0m\n\r 10%\na\n\\x1b\n"
 
 
 def test_what_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
