@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -70,9 +71,8 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", ["linear", "logistic"])
 def test_label_maps_in_pixels_of_the_pictures(predict, world, tmp_path, name):
-    out, _ = predict(
-        f"segmentation/{name}/seed0", "--out", tmp_path, "--overlays", tmp_path / "look", "--json", "--batch-size", 1
-    )
+    options = ("--out", tmp_path, "--overlays", tmp_path / "look", "--json", "--batch-size", 1)
+    out, _ = predict(f"segmentation/{name}/seed0", *options)
     model = online(load_encoder(NAME), world / f"segmentation/{name}/seed0")
     entries, table = [json.loads(line) for line in out.splitlines()], rows(tmp_path)
     assert [Path(entry["image"]).name for entry in entries] == ["000003.png", "000007.png"]
@@ -101,10 +101,9 @@ def test_a_folder_stands_for_its_first_seed(predict, world):
     shown, err = predict("segmentation")
     assert f"of {world / 'segmentation'}, linear/seed0 is used" in err
     assert shown == predict("segmentation/linear/seed0.json")[0]
-    assert first_seed(world / "detection") == world / "detection/trained/seed2"
-    assert first_seed(world / "detection/trained") == world / "detection/trained/seed2"
-    assert first_seed(world / "segmentation/logistic") == world / "segmentation/logistic/seed0"
-    assert first_seed(world / "detection/trained/seed10") == world / "detection/trained/seed10"
+    folders = {"detection": "trained/seed2", "detection/trained": "seed2", "segmentation/logistic": "seed0"}
+    for folder, seed in (folders | {"detection/trained/seed10": ""}).items():
+        assert first_seed(world / folder) == world / folder / seed
 
 
 def test_objects_with_their_scores(predict, world, tmp_path):
@@ -115,11 +114,11 @@ def test_objects_with_their_scores(predict, world, tmp_path):
     options = ("--score-threshold", threshold, "--json", "--out", tmp_path)
     entries = [json.loads(line) for line in predict("detection", *options)[0].splitlines()]
     for entry, one in zip(entries, detected, strict=True):
-        n = int((one.scores >= threshold).sum())
-        assert [found["label"] for found in entry["objects"]] == one.labels[:n].tolist()
-        assert [found["class"] for found in entry["objects"]] == [CLASSES[label] for label in one.labels[:n]]
-        np.testing.assert_allclose([found["score"] for found in entry["objects"]], one.scores[:n], atol=1e-5)
-        np.testing.assert_allclose([found["box"] for found in entry["objects"]], one.boxes[:n], atol=0.01)
+        found, n = pd.DataFrame(entry["objects"]), int((one.scores >= threshold).sum())
+        assert found["label"].tolist() == one.labels[:n].tolist()
+        assert found["class"].tolist() == [CLASSES[label] for label in one.labels[:n]]
+        np.testing.assert_allclose(found["score"], one.scores[:n], atol=1e-5)
+        np.testing.assert_allclose(found["box"].tolist(), one.boxes[:n], atol=0.01)
     n_all, n_shown = sum(len(one.labels) for one in detected), sum(len(entry["objects"]) for entry in entries)
     assert 0 < n_shown < n_all
     table, results = rows(tmp_path), json.loads((tmp_path / "detections.json").read_text())
@@ -145,11 +144,7 @@ def test_objects_are_drawn_at_the_size_of_the_overlay():
     assert over.shape == (224, 336, 3)
     assert (over[:110, :].max(), over[:, :160].max()) == (0, 0), "what has a low score is not drawn"
     assert (over[180:220, 172:330] > 0).any(2).all()
-
-
-def test_classes_by_share():
-    label_map = np.array([[2, 2, -1], [0, 2, 0]], np.int16)
-    shown = Segmented(Image.new("RGB", (3, 2)), label_map, CLASSES)
+    shown = Segmented(Image.new("RGB", (3, 2)), np.array([[2, 2, -1], [0, 2, 0]], np.int16), CLASSES)
     assert shown.to_lines() == ["   60.0 %  car", "   40.0 %  sky"]
 
 
