@@ -1,4 +1,4 @@
-"""`beyondcls extract`: where features are there already, and images that are left out, listed, scaled or turned."""
+"""`beyondcls extract`: where features are there already, options of images, and images that a function of the user's gives."""
 
 import importlib.metadata
 import json
@@ -11,7 +11,13 @@ import pytest
 import yaml
 
 from extract.attention import STATISTICS
-from store import FeatureStore, environment
+from pipelines.code.reader import main as write_reader
+from pipelines.parameters.datasets import images_of, is_missing
+from pipelines.parameters.params import read_params
+from pipelines.planning.sizes import COUNTED, Sizes, sizes_of
+from pipelines.report.project import project as folders_of
+from probe.result_files import read_result
+from store import BeyondClsError, FeatureStore, environment, open_store
 from tests.extract.datasets.deep import png16
 from tests.extract.datasets.test_pixels import not_upright
 from tests.extract.pictures import samples, write_file, write_pictures, write_tar, write_text
@@ -257,3 +263,99 @@ def test_scaled_and_turned_pixels(project, extract, beyondcls):
     options = ("--scale", "0,4095", "--allow-left-out", "--max-pixels", "9999", "--seconds", "1")
     said = beyondcls("plan", "--encoder", "tiny", "--params", "params.yaml", "--data", "data", "--out", "f", *options)
     assert "left out: pictures with the name of an image that is taken" in said
+
+
+FUNCTION, ENTRY = "data/own.py:make", {"function": "own.py:make", "data_arguments": {"n": 70}, "test": "validation"}
+CODE = """
+import numpy as np
+from torch.utils.data import Dataset
+
+class Shades(Dataset):
+    classes = ["dark", "bright"]
+
+    def __init__(self, n, seed):
+        self.n, self.seed = n, seed
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, row):
+        noise = np.random.default_rng(1000 * self.seed + row).integers(0, 100, (32, 32, 3), np.uint8)
+        return noise + np.uint8(100 * (row % 2)), row % 2
+
+def make(split, n):
+    return Shades(n, {"train": 1, "validation": 2}[split])
+"""
+
+
+@pytest.fixture
+def own(project) -> Path:
+    """The file of a function that gives images."""
+    write_params(entry=ENTRY)
+    return write_file(project / "data/own.py", CODE.encode())
+
+
+def test_from_a_function_to_a_probe(own, project, extract, beyondcls):
+    """Processes call the function again: its class is in a file that they cannot import by name."""
+    assert "classes: 2, first dark, last bright; 35 images each" in extract("--split", "train", entry=ENTRY)
+    extract("--split", "train", "--on", "processes", "--tasks", "2", out="features/b", entry=ENTRY)
+    assert files(project / "features/a") == files(project / "features/b")
+    extract("--split", "test", out="features/test", entry=ENTRY)
+    sets = ("--features", "features/a", "--test", "features/test", "--out", "probes/a", "--device", "cpu")
+    beyondcls("probe", *sets, "--head", "average", "--epochs", "5", "--warmup-epochs", "0")
+    assert read_result(project / "probes/a/metrics.json")["top1"]["mean"] == pytest.approx(100), "shades are easy"
+
+
+def test_a_set_stays_if_the_images_of_a_function_are_the_same(own, project, extract):
+    given = ("--split", "train")
+    extract(*given, entry=ENTRY)
+    before, key = files(project / "features/a"), open_store("features/a").spec.key
+    own.write_text(CODE + "\n# another version of the code\n")
+    assert "not computed again, a sample of 36 of its 70 images agrees" in extract(*given, "--update", entry=ENTRY)
+    assert files(project / "features/a") == before
+    own.write_text(CODE.replace("100 *", "101 *"))
+    assert "data differ" in extract(*given, entry=ENTRY, fails=True)
+    extract(*given, "--update", entry=ENTRY)
+    assert open_store("features/a").spec.key != key
+
+
+def test_a_function_by_name_on_the_command_line(own, extract):
+    given = ("--data", FUNCTION, "--split", "train")
+    assert "data/own.py:make fails" in extract(*given, fails=True)
+    extract(*given, "--data-argument", "n=3")
+    store = open_store("features/a")
+    assert (len(store), store.attributes["classes"]) == (3, ["dark", "bright"])
+    refused = extract("--data-argument", "n=3", out="features/b", fails=True)
+    assert "data_arguments are {'n': 3}, but no function gives these images" in refused
+
+
+def test_the_entry_of_a_function(own, project):
+    params = read_params(project / "params.yaml")
+    of_test = {"data": f"./{FUNCTION}", "data_arguments": {"n": 70}, "split": "validation"}
+    assert images_of(params, "data", "test") == of_test
+    assert sizes_of(params, "data")[0] == Sizes(70, 70, 2, False, COUNTED)
+    (project / "probes/data/tiny/average").mkdir(parents=True)
+    (project / "probes/data/tiny/average/metrics.json").touch()
+    assert folders_of(project).images == str(project / FUNCTION)
+    params["datasets"]["data"] = {"function": "own.images:make", "data_arguments": ["n=3"]}
+    with pytest.raises(BeyondClsError, match=r"datasets\.data\.data_arguments is \['n=3'\], expected names and values"):
+        images_of(params, "data", "test")
+    del params["datasets"]["data"]["data_arguments"]
+    assert images_of(params, "data", None) == {"data": "own.images:make"}
+    places = {"data": False, FUNCTION: False, "other.py:make": True, "own.images:make": False, "s3://b": False}
+    assert {place: is_missing(place) for place in places} == places
+
+
+def test_the_code_of_a_function_and_what_that_imports_has_digests(own, project):
+    write_text(project / "readers/function.json", '{"extract/datasets/objects.py": "0"}')
+    write_text(project / "heads/shading.py", "STEP = 100")
+    own.write_text("from heads.shading import STEP\n" + CODE)
+
+    def digests() -> dict[str, str]:
+        write_reader("data", project / "out.json", project / "params.yaml", project / "readers")
+        return json.loads((project / "out.json").read_text())["readers"]["function"]
+
+    before = digests()
+    assert before.keys() == {"extract/datasets/objects.py", "data/own.py", "heads/shading.py"}
+    write_text(project / "heads/shading.py", "STEP = 101")
+    assert {name for name, digest in digests().items() if digest != before[name]} == {"heads/shading.py"}

@@ -186,6 +186,6 @@ def test_what_is_kept_is_of_all_heads_images_and_seeds(folder: Path, file: Path,
 
 @pytest.mark.parametrize(("out", "data"), [("full", DATA), ("results", "cifar10")])
 def test_the_tables_are_of_what_is_kept(out: str, data: str) -> None:
+    """`python -m quickstart.readme` writes them."""
     folder = ROOT / "quickstart" / out
-    expected = tables(kept(folder, data), data)
-    assert (folder / "tables.md").read_text() == expected, f"`python -m quickstart.readme` writes {folder}/tables.md"
+    assert (folder / "tables.md").read_text() == tables(kept(folder, data), data)

@@ -56,8 +56,8 @@ def world(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_its_entries_keep_the_contracts(present: Path) -> None:
     testing.check_encoder("newcomer-vit", arguments={"depth": 1})
     testing.check_aggregator("newcomer-gem")
-    testing.check_statistic("newcomer_first_to_cls")
-    testing.check_statistic("newcomer_growth")
+    for name in ("newcomer_first_to_cls", "newcomer_growth"):
+        testing.check_statistic(name)
     testing.check_dataset("newcomer-birds")
     testing.check_metric("newcomer_top2")
 
@@ -134,14 +134,7 @@ def test_digests_of_code_are_of_what_is_used(site: Path, tmp_path: Path, monkeyp
     }
     project = Project(ROOT)
 
-    def of_packages() -> dict[str, dict[str, str | None]]:
-        files = ["extract/mine", "extract/quickstart-random", "heads/abmilp", "heads/gem", "readers/csv"]
-        files.append("readers/newcomer-birds")
-        by_file = {unit.file: project.digests(unit.modules, unit.used) for unit in units(params, project) if unit.file in files}
-        return {file: {name: digest for name, digest in by_file[file].items() if ": " in name} for file in files}
-
-    before = of_packages()
-    assert {file: set(digests) for file, digests in before.items()} == {
+    expected = {
         "extract/mine": {f"{PACKAGE}: encoders.newcomer-vit"},
         "extract/quickstart-random": set(),
         "heads/abmilp": {f"{PACKAGE}: metrics.newcomer_top2"},
@@ -149,6 +142,15 @@ def test_digests_of_code_are_of_what_is_used(site: Path, tmp_path: Path, monkeyp
         "readers/csv": set(),
         "readers/newcomer-birds": {f"{PACKAGE}: datasets.newcomer-birds"},
     }
+
+    def of_packages() -> dict[str, dict[str, str | None]]:
+        digests = {
+            unit.file: project.digests(unit.modules, unit.used) for unit in units(params, project) if unit.file in expected
+        }
+        return {file: {name: digest for name, digest in digests[file].items() if ": " in name} for file in expected}
+
+    before = of_packages()
+    assert {file: set(digests) for file, digests in before.items()} == expected
     assert MODULE not in sys.modules
     with (tmp_path / "site" / f"{MODULE}.py").open("a") as module:
         module.write("ONE = 1\n")

@@ -1,22 +1,30 @@
-"""Whatever commands print, names of others steer no terminal and secrets are not shown."""
+"""Whatever commands print and write, names of others steer no terminal and no spreadsheet, and secrets are not shown."""
 
+import csv
 import io
+import math
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import typer
 from rich.text import Text
 
 from pipelines.cli import as_note
+from pipelines.predictions.images import TABLE, Prediction, kept
 from pipelines.process.command_log import CommandLog, recorded_command
 from pipelines.process.progress import progress_bar
 from pipelines.process.terminal import SafeConsole, printing_safely
+from pipelines.report.dense import class_scores
+from probe.segmentation.results import _write_confusions, _write_per_class
 from store.errors import BeyondClsWarning
 from tests.store.test_shown import STEERING
 
 COLOURED = ["\x1b[31mred\x1b[0m", "\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\"]
+FORMULAS = ("=HYPERLINK(1)", "-2+3", "@x", "'=1", "-0.5", "car", "\t=1")
 SIGNED = "https://u:hunter2@h/x.tar?sig=s3cr3t"
 
 
@@ -104,3 +112,28 @@ def test_a_command_shows_and_logs_no_secret(command, tmp_path: Path, monkeypatch
     (file,) = (tmp_path / "logs").iterdir()
     for text in (out + err, file.read_text()):
         assert not any(secret in text for secret in ("hunter2", "s3cr3t", "\x1b"))
+
+
+def test_classes_of_a_segmentation(tmp_path: Path) -> None:
+    """No spreadsheet computes them, and they are read back as they were."""
+    n = len(FORMULAS)
+    counts = SimpleNamespace(counts=np.arange(n))
+    sets = SimpleNamespace(classes=FORMULAS, learnt=counts, tested=counts)
+    confusion = SimpleNamespace(iou=np.full(n, math.nan), counts=np.eye(n, dtype=int))
+    model = SimpleNamespace(confusions={"grid": confusion})
+    result = SimpleNamespace(outcomes={"linear": SimpleNamespace(seeds=[0], measured=[model])})
+    _write_per_class(tmp_path / "per_class.csv", sets, result)  # type: ignore[arg-type]
+    _write_confusions(tmp_path / "confusion.csv", sets, result)  # type: ignore[arg-type]
+    assert list(class_scores(tmp_path / "per_class.csv")) == list(FORMULAS)
+    for file in tmp_path.iterdir():
+        with file.open(newline="") as source:
+            assert not [cell for row in csv.reader(source) for cell in row if cell in FORMULAS and cell not in ("-0.5", "car")]
+
+
+def test_images_of_predictions(tmp_path: Path) -> None:
+    shown = SimpleNamespace(to_rows=lambda: [{"class": "=1+1", "probability": -0.5}])
+    predictor = SimpleNamespace(columns=("class", "probability"), keep=lambda *_: {}, finish=lambda _: None)
+    with kept(predictor, tmp_path) as keep:  # type: ignore[arg-type]
+        keep("0", Prediction(Path("=cmd.png"), shown))  # type: ignore[arg-type]
+        keep("1", Prediction(Path("-a.png"), problem="+1 is no image"))
+    assert (tmp_path / TABLE).read_text().splitlines()[1:] == ["'=cmd.png,'=1+1,-0.5,", "'-a.png,,,'+1 is no image"]

@@ -327,7 +327,6 @@ class TestBadInput:
             ("--head ap:heads", "--head ap:heads is 'heads', expected name=value"),
             ("--head cls:views=1", "--head cls:views=1 gives views, which all heads of a command share"),
             ("--head cls:epochs=many", "--head cls:epochs is 'many', expected a whole number"),
-            ("--head cls:base_lrs=0.1", "--head cls:base_lrs is 0.1, expected a list; give [0.1]"),
             ("--head ap:aggregator=cls", "--head ap 'aggregator'"),
         ],
     )
@@ -349,7 +348,6 @@ class TestBadInput:
             ("heads: {abmilp: {protocol: {name: knn, ks: 5}}}", "ks is 5, expected a list"),
             ("heads: {abmilp: {protocol: {name: knn, temperature: low}}}", "temperature is low"),
             ("heads: {abmilp: {protocol: {name: knn, share: half}}}", "share of 'knn' is 'half'"),
-            ("heads: {abmilp: {protocol: {name: ridge, standardise: 1}}}", "standardise of 'ridge' is 1"),
             ("heads: {abmilp: 3}", "heads.abmilp in the parameter file is 3, expected names and values"),
             ("heads: {abmilp: {}}\nprobe: {1: 2}", "unknown parameter in probe '1'"),
             ("heads: {1: {}, on: {}}", "unknown head 'abmilp'; known: 1, on"),

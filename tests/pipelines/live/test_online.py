@@ -112,13 +112,13 @@ def test_tokens_of_the_second_encoder_are_of_its_recorded_block(world, tmp_path,
     )
     data, name = open_images(str(world.folder / "data/000.tar")), f"{tmp_path}/other.py:Other"
     deep = tiny_encoder(1, depth=3, img_size=48, patch_size=12)
-    stores = [beyondcls.open_store(world.folder / "one"), extract(deep, data, tmp_path / "two", blocks=(1,))]
+    stores = [beyondcls.open_store(world.folder / "one"), extract(deep, data, tmp_path / "two", blocks=(0,))]
     plan = HeadPlan(HeadSpec(name), RECIPE, seeds=(0,))
     probe(stores[0], stores[0], tmp_path / "out", plan, joined=(stores[1], stores[1]))
     second = torch.randn(2, 3, 48, 48)
     model = online(world.encoder, tmp_path / "out/trained/seed0", joined=deep, own=name)
     features = model.features(images, second)
-    assert torch.equal(features["joined/cls"], deep(second, (1,)).cls[1])
+    assert torch.equal(features["joined/cls"], deep(second, (0,)).cls[0])
     assert torch.equal(features["cls"], world.encoder(images, (1,)).cls[1])
 
 
