@@ -17,7 +17,6 @@ from store import BeyondClsError
 from store.format.unfinished import is_stub
 
 if TYPE_CHECKING:
-    from extract.datasets import ImageSet
     from extract.requests import Request
     from extract.sample import SampleCheck
     from extract.writing import Settings
@@ -102,6 +101,7 @@ def main(
     that another project gave it, is not extracted again either.
     """
     from extract.datasets import open_images
+    from extract.datasets.classes import caution_on_classes, classes_in_words
     from extract.encoders import load_encoder
     from extract.encoders.encoder import AMP_OF
     from extract.writing import Settings
@@ -137,7 +137,9 @@ def main(
     typer.echo(f"{encoder}: {len(images):,} images of {source_of_images}, {seen}, {where}")
     for note in notes_on(images):
         typer.echo(note, err=True)
-    _say_classes(images)
+    typer.echo(classes_in_words(images.class_counts, are_named=images.classes is not None))
+    if not images.multilabel and (caution := caution_on_classes(images.class_counts)):
+        typer.echo(f"note: {caution}", err=True)
     if frozen.cls_caution:
         typer.echo(f"note: {frozen.name}: {frozen.cls_caution}", err=True)
     # Tasks may have another device than this process, but compute the same set.
@@ -191,15 +193,6 @@ def _under_torchrun() -> tuple[int, int, int]:
     """Which of how many processes this is, and the number of its GPU."""
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
     return rank, world, local
-
-
-def _say_classes(images: "ImageSet") -> None:
-    """Print the classes, and what makes them look like something else."""
-    from extract.datasets.classes import caution_on_classes, classes_in_words
-
-    typer.echo(classes_in_words(images.class_counts, are_named=images.classes is not None))
-    if not images.multilabel and (caution := caution_on_classes(images.class_counts)):
-        typer.echo(f"note: {caution}", err=True)
 
 
 def _verb(update: bool, extend: bool, repair: bool, source: str | None) -> str:

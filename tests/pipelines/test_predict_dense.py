@@ -1,6 +1,5 @@
 """`beyondcls predict` with heads for patches and detectors: what it prints, keeps, draws and refuses."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -64,17 +63,12 @@ def predict(command, world):
     return predict
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "predictions.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("name", ["linear", "logistic"])
 def test_label_maps_in_pixels_of_the_pictures(predict, world, tmp_path, name):
     options = ("--out", tmp_path, "--overlays", tmp_path / "look", "--json", "--batch-size", 1)
     out, _ = predict(f"segmentation/{name}/seed0", *options)
     model = online(load_encoder(NAME), world / f"segmentation/{name}/seed0")
-    entries, table = [json.loads(line) for line in out.splitlines()], rows(tmp_path)
+    entries, table = [json.loads(line) for line in out.splitlines()], pd.read_csv(tmp_path / "predictions.csv")
     assert [Path(entry["image"]).name for entry in entries] == ["000003.png", "000007.png"]
     for i, entry in enumerate(entries):
         label_map = np.asarray(Image.open(entry["label_map"]))
@@ -87,8 +81,8 @@ def test_label_maps_in_pixels_of_the_pictures(predict, world, tmp_path, name):
         order = np.argsort(-counts)[: (counts > 0).sum()].tolist()
         assert [(one["class"], one["label"]) for one in entry["classes"]] == [(CLASSES[k], k) for k in order]
         np.testing.assert_allclose([one["share"] for one in entry["classes"]], counts[order] / 1600, atol=1e-6)
-        in_table = [row for row in table if row["image"] == entry["image"]]
-        assert [(r["class"], float(r["share"])) for r in in_table] == [(one["class"], one["share"]) for one in entry["classes"]]
+        of_image = table[table.image == entry["image"]][["class", "label", "share"]]
+        assert of_image.to_dict("records") == entry["classes"]
         over = np.asarray(Image.open(entry["overlay"])).astype(int)
         plain = np.asarray(Image.open(entry["image"]).convert("RGB").resize((336, 224), Image.Resampling.LANCZOS))
         assert over.shape[0] == 224
@@ -121,13 +115,13 @@ def test_objects_with_their_scores(predict, world, tmp_path):
         np.testing.assert_allclose(found["box"].tolist(), one.boxes[:n], atol=0.01)
     n_all, n_shown = sum(len(one.labels) for one in detected), sum(len(entry["objects"]) for entry in entries)
     assert 0 < n_shown < n_all
-    table, results = rows(tmp_path), json.loads((tmp_path / "detections.json").read_text())
+    table, results = pd.read_csv(tmp_path / "predictions.csv"), json.loads((tmp_path / "detections.json").read_text())
     assert len(table) == len(results) == n_all, "files have every object, whatever its score"
     assert {(one["image_id"], one["file_name"]) for one in results} == {(3, str(files[0])), (7, str(files[1]))}
-    for row, one in zip(table, results, strict=True):
-        assert (row["image"], int(row["label"]) + 1) == (one["file_name"], one["category_id"])
-        box = [float(row[name]) for name in ("x0", "y0", "x1", "y1")]
-        np.testing.assert_allclose([box[0], box[1], box[2] - box[0], box[3] - box[1]], one["bbox"], atol=0.02)
+    assert table.image.tolist() == [one["file_name"] for one in results]
+    assert (table.label + 1).tolist() == [one["category_id"] for one in results]
+    boxes = np.stack([table.x0, table.y0, table.x1 - table.x0, table.y1 - table.y0], 1)
+    np.testing.assert_allclose(boxes, [one["bbox"] for one in results], atol=0.02)
     assert results[0]["segmentation"]["size"] == list(SIZE)
     assert "nothing with a score of 100 % or more; " in predict("detection", "--score-threshold", 1)[0]
 

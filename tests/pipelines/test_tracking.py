@@ -17,7 +17,7 @@ from pipelines.report.sections.few_shot import section
 from probe.result_files import read_result
 from probe.tracking import VOID, Propagation, contour_measure, contours, frame_order, of_objects, propagate, region_measure
 from tests.pipelines.report.written import shown, studied, tables
-from tests.pipelines.test_own_images import ENCODER
+from tests.pipelines.test_extract import ENCODER
 
 Command = Callable[..., str]
 HEIGHT, WIDTH, N_FRAMES = 48, 64, 6
