@@ -8,8 +8,6 @@ The public names, imported when they are first used: probing needs no timm, extr
     model = beyondcls.online("quickstart-mae", "probes/cifar10/quickstart-mae/abmilp/trained/seed0")  # images to logits
 """
 
-# ruff: noqa: F401, of the names that editors and type checkers know
-
 import os
 from importlib import import_module
 from importlib.util import find_spec
@@ -107,7 +105,61 @@ _HOME = {
     "wrap": "extract.encoders.wrapped",
 }
 
-__all__ = list(_HOME)
+__all__ = [
+    "AGGREGATORS",
+    "CLOSED",
+    "ENCODERS",
+    "PRESETS",
+    "AbMILP",
+    "Aggregator",
+    "Average",
+    "BeyondClsError",
+    "BeyondClsWarning",
+    "Cls",
+    "Encoder",
+    "EncoderLoop",
+    "Epoch",
+    "FeatureStore",
+    "HeadPlan",
+    "HeadSpec",
+    "Loader",
+    "Pooled",
+    "ProbeClassifier",
+    "Receipt",
+    "Recipe",
+    "Request",
+    "Settings",
+    "create",
+    "extend",
+    "extract",
+    "hold_out",
+    "k_shot",
+    "load_detector",
+    "load_encoder",
+    "load_probe",
+    "make_closed",
+    "make_recipe",
+    "measure",
+    "online",
+    "online_detector",
+    "open_features",
+    "open_images",
+    "open_store",
+    "percentage",
+    "probe",
+    "progress_bar",
+    "pull",
+    "read_ids",
+    "read_results",
+    "read_rows",
+    "repair",
+    "rows_of_ids",
+    "score",
+    "softmax_pool",
+    "update",
+    "upload",
+    "wrap",
+]
 
 
 def _check_packages() -> None:

@@ -10,16 +10,46 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pipelines import store
+from pipelines import (
+    attention,
+    blocks,
+    compare,
+    correspond,
+    demo,
+    depth,
+    detect,
+    divergence,
+    encoders,
+    extract,
+    few_shot,
+    geometry,
+    init,
+    localise,
+    norms,
+    params,
+    plan,
+    predict,
+    probe,
+    registers,
+    retrieve,
+    run_all,
+    score,
+    segment,
+    similarity,
+    store,
+    track,
+    transfer,
+)
+from pipelines.doctor import command as doctor
 from pipelines.process.command_log import OURS, CommandLog, version_of
 from pipelines.process.tasks import UNFORESEEN
 from pipelines.process.terminal import printing_safely
+from pipelines.report import command as report
 
 # Garbage is looked for after this many new objects: by Python's default, 700, a fifth of the time that importing timm takes.
 NEW_OBJECTS = 20_000
@@ -58,28 +88,52 @@ def _for_all_commands(
             sys.argv = sys.argv[:place] + sys.argv[place + 1 :]
 
 
-# Modules with a `main` each, in the order of `beyondcls --help`.
-COMMANDS = """
-extract init demo run plan probe transfer score predict
-attention blocks divergence few_shot correspond retrieve track geometry similarity norms localise segment depth detect
-report.command compare encoders registers params doctor.command
-"""
-for module in COMMANDS.split():
-    app.command(module.partition(".")[0].replace("_", "-"))(import_module(f"pipelines.{module}").main)
+app.command("extract")(extract.main)
+app.command("init")(init.main)
+app.command("demo")(demo.main)
+app.command("run")(run_all.main)
+app.command("plan")(plan.main)
+app.command("probe")(probe.main)
+app.command("transfer")(transfer.main)
+app.command("score")(score.main)
+app.command("predict")(predict.main)
+app.command("attention")(attention.main)
+app.command("blocks")(blocks.main)
+app.command("divergence")(divergence.main)
+app.command("few-shot")(few_shot.main)
+app.command("correspond")(correspond.main)
+app.command("retrieve")(retrieve.main)
+app.command("track")(track.main)
+app.command("geometry")(geometry.main)
+app.command("similarity")(similarity.main)
+app.command("norms")(norms.main)
+app.command("localise")(localise.main)
+app.command("segment")(segment.main)
+app.command("depth")(depth.main)
+app.command("detect")(detect.main)
+app.command("report")(report.main)
+app.command("compare")(compare.main)
+app.command("encoders")(encoders.main)
+app.command("registers")(registers.main)
+app.command("params")(params.main)
+app.command("doctor")(doctor.main)
 app.add_typer(store.app, name="store")
 
 
 # What a command may need beyond the plain installation, and the extra that brings it.
 EXTRAS = {
-    **dict.fromkeys(("timm", "webdataset", "scipy", "PIL"), "extract"),
-    # Detection needs torchvision; where features are extracted, timm brings it.
-    **dict.fromkeys(("sklearn", "matplotlib", "jinja2", "cv2", "faster_coco_eval", "torchvision"), "probe"),
+    "timm": "extract",
+    "webdataset": "extract",
+    "scipy": "extract",
+    "PIL": "extract",
     "h5py": "exchange",
     "open_clip": "open_clip",
     "transformers": "transformers",
     "ray": "ray",
     "s3fs": "s3",
 }
+EXTRAS |= {"sklearn": "probe", "matplotlib": "probe", "jinja2": "probe", "cv2": "probe", "faster_coco_eval": "probe"}
+EXTRAS |= {"torchvision": "probe"}  # detection needs it; where features are extracted, timm brings it
 
 
 def run() -> None:

@@ -45,7 +45,7 @@ def main(
     `--signal`, the paler the red one; with 0 it is not there, and every measure has to fall to that of guessing.
     """
     from pipelines.init import write_pipeline
-    from pipelines.run import run_project
+    from pipelines.run_all import run_project
 
     if folder.exists():
         raise BeyondClsError(f"{folder} exists already; give the name of a new folder, or remove it")

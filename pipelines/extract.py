@@ -17,6 +17,7 @@ from store import BeyondClsError
 from store.format.unfinished import is_stub
 
 if TYPE_CHECKING:
+    from extract.datasets import ImageSet
     from extract.requests import Request
     from extract.sample import SampleCheck
     from extract.writing import Settings
@@ -101,7 +102,6 @@ def main(
     that another project gave it, is not extracted again either.
     """
     from extract.datasets import open_images
-    from extract.datasets.classes import caution_on_classes, classes_in_words
     from extract.encoders import load_encoder
     from extract.encoders.encoder import AMP_OF
     from extract.writing import Settings
@@ -128,8 +128,7 @@ def main(
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)
     images = open_images(source_of_images, **opening, bars=progress_bar)
     frozen = load_encoder(encoder, **loading)
-    rank, world, gpu = _under_torchrun()
-    place = place_encoder(frozen, options, f"cuda:{gpu}" if device == "cuda" and world > 1 else device, out)
+    place = place_encoder(frozen, options, _device_of_this_task(device), out)
     request, running = request_features(frozen, images, options, "statistics" not in given)
     rows, columns = frozen.grid
     seen = f"at {' x '.join(map(str, frozen.config['input_size'][-2:]))} pixels, {rows * columns:,} patches each"
@@ -137,9 +136,7 @@ def main(
     typer.echo(f"{encoder}: {len(images):,} images of {source_of_images}, {seen}, {where}")
     for note in notes_on(images):
         typer.echo(note, err=True)
-    typer.echo(classes_in_words(images.class_counts, are_named=images.classes is not None))
-    if not images.multilabel and (caution := caution_on_classes(images.class_counts)):
-        typer.echo(f"note: {caution}", err=True)
+    _say_classes(images)
     if frozen.cls_caution:
         typer.echo(f"note: {frozen.name}: {frozen.cls_caution}", err=True)
     # Tasks may have another device than this process, but compute the same set.
@@ -149,9 +146,7 @@ def main(
     with progress_bar(encoder, len(images), "images") as progress:
         watch = Watch(progress, lambda message: typer.echo(message, err=True), stops)
         settings = Settings(
-            **running,
-            task_id=rank if task_id is None else task_id,
-            n_tasks=world if n_tasks is None else n_tasks,
+            **running | _task(task_id, n_tasks),
             on_error=on_error,  # type: ignore[arg-type]
             recompute=recompute or extraction.recomputes(params, encoder),
             joins=join,
@@ -163,10 +158,9 @@ def main(
             checked=lambda *compared: checks.append(compared),
             devices=devices.update,
         )
-        sources = {"source": open_features(source, params) if source else None}
-        if update and places.root is not None and is_stub(out):
-            sources["older"] = open_features(out, params)
-        store = _extract(request, out, places, verb, settings, sources)
+        store = _extract(
+            request, out, places, verb, settings, _sources(source, out, params, update and places.root is not None)
+        )
     for compared, check in checks:
         typer.echo(f"{compared.where}: not computed again, {check.described}")
     if store is None:
@@ -178,21 +172,36 @@ def main(
         store = publish(store, places, out, receipt)
         if store is not None:
             write_check(receipt or receipt_of(out), store, checks, place.type, devices)
-    if store is None:
-        typer.echo(f"{out}: another task puts it in its place")
-        return
-    invalid = store.attributes["invalid"]
-    for note in invalid[:10]:
-        typer.echo(f"invalid row {note['row']}: {note['problem']}")
-    invalid_note = f", {len(invalid)} of them invalid (listed in zarr.json)" if invalid else ""
-    location = "" if places.root is None else f" at {store.where}"
-    typer.echo(f"{out}: {len(store):,} images{invalid_note}, {', '.join(store.kinds)}, key {store.spec.key}{location}")
+    _report(store, out, places.root is not None)
 
 
-def _under_torchrun() -> tuple[int, int, int]:
-    """Which of how many processes this is, and the number of its GPU."""
-    rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
-    return rank, world, local
+def _task(task_id: int | None, n_tasks: int | None) -> dict[str, int]:
+    """The number of this process among those that share the set, and theirs; under torchrun each process is one of them."""
+    rank, world = (int(os.environ.get(name, default)) for name, default in TORCHRUN[:2])
+    return {"task_id": rank if task_id is None else task_id, "n_tasks": world if n_tasks is None else n_tasks}
+
+
+def _device_of_this_task(device: str) -> str:
+    """The device that was asked for; under torchrun the GPU of this process."""
+    _, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN)
+    return f"cuda:{local}" if device == "cuda" and world > 1 else device
+
+
+def _say_classes(images: "ImageSet") -> None:
+    """Print the classes, and what makes them look like something else."""
+    from extract.datasets.classes import caution_on_classes, classes_in_words
+
+    typer.echo(classes_in_words(images.class_counts, are_named=images.classes is not None))
+    if not images.multilabel and (caution := caution_on_classes(images.class_counts)):
+        typer.echo(f"note: {caution}", err=True)
+
+
+def _sources(source: str | None, out: Path, params: Path | None, replaces_stub: bool) -> "dict[str, FeatureStore | None]":
+    """Sets from which features are taken over, as the functions of `extract.run` take them."""
+    sources = {"source": open_features(source, params) if source else None}
+    if replaces_stub and is_stub(out):
+        sources["older"] = open_features(out, params)
+    return sources
 
 
 def _verb(update: bool, extend: bool, repair: bool, source: str | None) -> str:
@@ -240,3 +249,16 @@ def _extract(
         return run.confirm(request, place, settings)
     write = run.update if verb == "update" else run.create
     return write(request, place, settings, **sources, shared=places.root is not None)
+
+
+def _report(store: "FeatureStore | None", out: Path, is_at_root: bool) -> None:
+    """Print what was written, if this process has put it in its place, and which images could not be read."""
+    if store is None:
+        typer.echo(f"{out}: another task puts it in its place")
+        return
+    invalid = store.attributes["invalid"]
+    for note in invalid[:10]:
+        typer.echo(f"invalid row {note['row']}: {note['problem']}")
+    invalid_note = f", {len(invalid)} of them invalid (listed in zarr.json)" if invalid else ""
+    location = f" at {store.where}" if is_at_root else ""
+    typer.echo(f"{out}: {len(store):,} images{invalid_note}, {', '.join(store.kinds)}, key {store.spec.key}{location}")

@@ -101,14 +101,13 @@ def write_project(folder: Path, data: Path, encoders: Sequence[str], heads: Sequ
     """
     from pipelines.parameters.params import check_name
 
-    splits, place, images = _splits(data), folder.resolve(), data.resolve()
-    check_name(f"the folder {data}", images.name)
-    if place.is_relative_to(images):
+    splits = _splits(data)
+    check_name(f"the folder {data}", data.resolve().name)
+    if folder.resolve().is_relative_to(data.resolve()):
         raise BeyondClsError(f"{folder} is in {data}, whose files are the images; give a folder outside it")
-    above = images.parent
     params = PARAMS.format(
-        data=(above.relative_to(place) if above.is_relative_to(place) else above).as_posix(),
-        datasets=f"[{images.name}]" if not splits else f"{{ {images.name}: {_inline_yaml(splits)} }}",
+        data=_path_in_project(data.resolve().parent, folder),
+        datasets=f"[{data.resolve().name}]" if not splits else f"{{ {data.resolve().name}: {_inline_yaml(splits)} }}",
         encoders="\n".join(f"  {name}: {_inline_yaml(entry)}" for name, entry in _named_encoders(encoders).items()),
         heads=_inline_yaml(_named_heads(heads)),
     )
@@ -123,24 +122,14 @@ def write_pipeline(folder: Path, params: str) -> list[Path]:
     Raises:
         BeyondClsError: another of them is there already.
     """
-    import yaml
-
     from pipelines.parameters.stages import PIPELINE, shipped
 
     pipeline = shipped(PIPELINE).read_text(encoding="utf-8")
-    # Where the program's source is not, digests of the code are looked up each time, in a second or two.
-    watched = r"^( +)deps: \[extract, heads, pipelines, probe, store, params.yaml\]$"
-    without_source = re.sub(watched, r"\1always_changed: true", pipeline, flags=re.M)
-    if without_source == pipeline:
-        raise BeyondClsError("dvc.yaml of this installation has no stage `code` of the known form; install beyondcls again")
-    stages = [stage.get("do", stage) for stage in yaml.safe_load(pipeline)["stages"].values()]
-    outs = [out for stage in stages for kind in ("outs", "metrics", "plots") for out in stage.get(kind, ())]
-    folders = sorted({(next(iter(out)) if isinstance(out, dict) else out).split("/")[0] for out in outs})
     texts = {
         "params.yaml": params + OTHERS,
-        PIPELINE: without_source,
+        PIPELINE: _pipeline_without_source(pipeline),
         ".dvcignore": shipped(".dvcignore").read_text(encoding="utf-8"),
-        ".gitignore": "".join(f"/{name}/\n" for name in folders),
+        ".gitignore": "".join(f"/{name}/\n" for name in _output_folders(pipeline)),
         "README.md": README.format(commands=COMMANDS),
     }
     there = [name for name in texts if os.path.lexists(folder / name)]
@@ -208,3 +197,27 @@ def _inline_yaml(entries: dict[str, Any]) -> str:
     import yaml
 
     return yaml.safe_dump(entries, default_flow_style=True, sort_keys=False, width=10_000).strip()
+
+
+def _path_in_project(path: Path, folder: Path) -> str:
+    """A folder as params.yaml names it: as seen from the project where it is inside, else from the root."""
+    return path.relative_to(folder.resolve()).as_posix() if path.is_relative_to(folder.resolve()) else path.as_posix()
+
+
+def _pipeline_without_source(pipeline: str) -> str:
+    """dvc.yaml for a folder without the program's source: digests of the code are looked up each time, in a second or two."""
+
+    watched = r"^( +)deps: \[extract, heads, pipelines, probe, store, params.yaml\]$"
+    written = re.sub(watched, r"\1always_changed: true", pipeline, flags=re.M)
+    if written == pipeline:
+        raise BeyondClsError("dvc.yaml of this installation has no stage `code` of the known form; install beyondcls again")
+    return written
+
+
+def _output_folders(pipeline: str) -> list[str]:
+    """Folders below which the stages write."""
+    import yaml
+
+    stages = [stage.get("do", stage) for stage in yaml.safe_load(pipeline)["stages"].values()]
+    outs = [out for stage in stages for kind in ("outs", "metrics", "plots") for out in stage.get(kind, ())]
+    return sorted({(next(iter(out)) if isinstance(out, dict) else out).split("/")[0] for out in outs})

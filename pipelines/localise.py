@@ -3,10 +3,8 @@
 import csv
 import json
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
-from multiprocessing import get_context
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,24 +87,10 @@ def main(
         **computed_by(torch.device("cpu")),
         "maps": measured,
     }
-    shown: dict[str, Any] = {}  # without single attention heads
-    for entry in (entry for entry in measured if not entry["name"].startswith("cls-head-")):
-        both = {name: entry[name] for name in ("max_box_acc_v2", "max_box_acc")}
-        shown.setdefault(entry["source"], {})[entry["name"]] = both
-    with_truths = {  # all lists have an entry for each image
-        "data": store.spec.data,
-        "size": size,
-        "view": view,
-        "ids": [store.ids[row] for row in truths.rows],
-        "crops": truths.crops.tolist(),
-        "flips": truths.flips.tolist(),
-        "boxes": [of_image.tolist() for of_image in truths.boxes],
-        "maps": boxes,
-    }
     with result.written() as folder:
-        write_result(folder / "localisation.json", about, shown)
+        write_result(folder / "localisation.json", about, summed_up(measured))
         write_csv(folder / "localisation.csv", measured)
-        (folder / "boxes.json").write_text(json.dumps(with_truths) + "\n")
+        (folder / "boxes.json").write_text(json.dumps(with_truths(store, truths, size, view, boxes)) + "\n")
     for entry in measured:
         v2, v1 = (f"{entry[name]['mean']:5.1f}" for name in ("max_box_acc_v2", "max_box_acc"))
         weight = ""
@@ -128,11 +112,17 @@ def measure_maps(
     classes: Sequence[str],
     workers: int,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str | None]:
-    """Measure score maps, and the baseline. `classes`: whose weight is measured; of all objects, if none are given.
+    """Measure score maps, and the baseline.
+
+    Args:
+        classes: whose weight is measured; of all objects, if none are given.
 
     Returns:
         Entries of `maps` in description.json, those in boxes.json, and what says where objects are; None
         where no view shows any, so that there is no weight on them.
+
+    Raises:
+        BeyondClsError: as `foreground_of`.
     """
     import numpy as np
 
@@ -151,18 +141,14 @@ def measure_maps(
             typer.echo(f"note: the weight on objects is not measured, as {error}", err=True)
 
     def weighed(maps: Sequence["np.ndarray"]) -> dict[str, Any]:
-        if objects is None:
-            return {}
-        shown = np.isin(truths.rows, objects.rows)
-        return {"on_objects": weight_on([of_seed[shown] for of_seed in maps], objects)}
+        shown = () if objects is None else np.isin(truths.rows, objects.rows)
+        return {} if objects is None else {"on_objects": weight_on([of_seed[shown] for of_seed in maps], objects)}
 
     n = len(truths.rows) * sum(len(kind.maps) for kind in kinds)
     measured, boxes = [], []
-    # Spawned, as torch has threads here that a fork would not have.
-    pool = ProcessPoolExecutor(workers, get_context("spawn")) if workers > 1 else None
-    with pool or nullcontext(), progress_bar("localise", n, "maps") as progress:
+    with process_map(workers) as map_function, progress_bar("localise", n, "maps") as progress:
         for kind in kinds:
-            results = [measure(maps, truths.boxes, size, pool.map if pool else map, progress) for maps in kind.maps]
+            results = [measure(maps, truths.boxes, size, map_function, progress) for maps in kind.maps]
             flat = [int((maps.min((1, 2)) == maps.max((1, 2))).sum()) for maps in kind.maps]
             measured.append({**describe_map(kind.source, kind.name, results, kind.seeds, flat), **weighed(kind.maps)})
             if kind.source == "probe" or kind.name == "cls":
@@ -199,17 +185,32 @@ def score_maps(
             maps = probe_maps(store, rows, probes / name, view)
             if maps is not None:
                 maps_by_kind.append(maps)
-                continue
-            problem = f"{probes / name} does not weight patches, or all alike"
-            if heads:
-                raise BeyondClsError(f"{problem}, so it points nowhere; leave it out")
-            typer.echo(f"note: {problem}; left out", err=True)
+            elif heads:
+                raise BeyondClsError(
+                    f"{probes / name} does not weight patches, or all alike, so it points nowhere; leave it out"
+                )
+            else:
+                typer.echo(f"note: {probes / name} does not weight patches, or all alike; left out", err=True)
     if not maps_by_kind:
         raise BeyondClsError(
             f"there is nothing to score: {store.where} keeps no attention maps, and no head with weights was given; "
             "add them by `beyondcls extract --extend --maps`, or name probes with --probes"
         )
     return maps_by_kind
+
+
+@contextmanager
+def process_map(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """`map` over this many processes; the built-in one for a single process."""
+    if workers == 1:
+        yield map
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    # Spawned, as torch has threads here that a fork would not have.
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        yield pool.map
 
 
 def describe_map(
@@ -231,9 +232,22 @@ def describe_map(
         "seeds": list(seeds),
         "max_box_acc_v2": over(lambda one: one.max_box_acc_v2),
         "by_iou": {str(iou): at(i) for i, iou in enumerate(IOUS)},
-        "max_box_acc": {**over(lambda one: one.max_box_acc), "thresholds": [result.threshold for result in results]},
+        "max_box_acc": {
+            **over(lambda one: one.max_box_acc),
+            "thresholds": [result.threshold for result in results],
+        },
         "n_flat": list(n_flat),
     }
+
+
+def summed_up(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What localisation.json shows, by source and name of the map: both measures, without those of single attention heads."""
+    shown: dict[str, Any] = {}
+    for entry in measured:
+        if not entry["name"].startswith("cls-head-"):
+            measures = {name: entry[name] for name in ("max_box_acc_v2", "max_box_acc")}
+            shown.setdefault(entry["source"], {})[entry["name"]] = measures
+    return shown
 
 
 def predictions(kind: "ScoreMaps", threshold: float, truths: "BoxTruths", size: int) -> dict[str, Any]:
@@ -249,13 +263,30 @@ def predictions(kind: "ScoreMaps", threshold: float, truths: "BoxTruths", size: 
     return {"source": kind.source, "name": kind.name, "seed": seed, "threshold": threshold, "boxes": boxes, "ious": ious}
 
 
+def with_truths(
+    store: "FeatureStore", truths: "BoxTruths", size: int, view: int, predicted: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """The content of boxes.json; all lists have an entry for each image."""
+    ids = store.ids
+    return {
+        "data": store.spec.data,
+        "size": size,
+        "view": view,
+        "ids": [ids[row] for row in truths.rows],
+        "crops": truths.crops.tolist(),
+        "flips": truths.flips.tolist(),
+        "boxes": [boxes.tolist() for boxes in truths.boxes],
+        "maps": list(predicted),
+    }
+
+
 def write_csv(file: Path, entries: Sequence[dict[str, Any]]) -> None:
     """Write a row for each map and seed."""
     rows = []
     for entry in entries:
         for i, value in enumerate(entry["max_box_acc_v2"]["values"]):
             row = {"source": entry["source"], "name": entry["name"], "seed": entry["seeds"][i] if entry["seeds"] else ""}
-            row["max_box_acc_v2"] = value
+            row |= {"max_box_acc_v2": value}
             for iou, measured in entry["by_iou"].items():
                 row |= {f"at_iou_{iou}": measured["values"][i], f"threshold_{iou}": measured["thresholds"][i]}
             measured, weight = entry["max_box_acc"], entry.get("on_objects")

@@ -169,14 +169,14 @@ ENTRIES = {
     "a stage": Entry(
         file="pipelines/ranking.py",
         lines={
-            "pipelines/cli.py": ("ranking", "report.command compare encoders registers params doctor.command"),
+            "pipelines/cli.py": ('app.command("ranking")(ranking.main)', 'app.command("report")(report.main)'),
             "pipelines/code/units.py": (
                 '    yield CodeUnit("ranking", ("pipelines.ranking",), {})',
                 '    yield CodeUnit("report", ("pipelines.report.command",), {READERS: ()})',
             ),
             "dvc.yaml": ("      code/ranking.json,", "      code/geometry.json, code/localise.json"),
         },
-        imports="",
+        imports="from pipelines import ranking",
         contract="tests/contracts/test_stages.py",
         word="ranking",
     ),

@@ -15,7 +15,7 @@ from pipelines.demo import main as demo
 from pipelines.init import write_project
 from pipelines.parameters.params import read_params
 from pipelines.parameters.stages import CHECK, OF_DVC, shipped, stages_of
-from pipelines.run import main as run
+from pipelines.run_all import main as run
 from probe.result_files import read_result
 from store import BeyondClsError
 from tests.machines.project import ROOT, content, edit

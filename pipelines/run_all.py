@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import typer
 
 from pipelines.engines.engine import COMMAND_LINE
-from pipelines.init import HEADS, Encoders, Folder, Heads, Images, write_project
+from pipelines.init import Encoders, Folder, Heads, Images
 from pipelines.process.command_log import OURS
 from store import BeyondClsError
 
@@ -20,16 +21,19 @@ def main(folder: Folder = Path(), data: Images = None, encoder: Encoders = None,
     In a folder without params.yaml, give --data and --encoder: it is written first, as `beyondcls init` does. All files are
     those of the DVC pipeline, which can go on from them: `dvc repro`.
     """
-    if not (folder / "params.yaml").exists():
-        if data is None or not encoder:
-            raise BeyondClsError(
-                f"there is no params.yaml in {folder.resolve()}; give --data and --encoder, or the folder of a project"
-            )
-        write_project(folder, data, encoder, head or HEADS)
-    elif data is not None or encoder or head:
+    from pipelines.init import HEADS, write_project
+
+    is_new = not (folder / "params.yaml").exists()
+    if is_new and (data is None or not encoder):
+        raise BeyondClsError(
+            f"there is no params.yaml in {folder.resolve()}; give --data and --encoder, or the folder of a project"
+        )
+    if not is_new and (data is not None or encoder or head):
         raise BeyondClsError(
             f"{folder / 'params.yaml'} says which images, encoders and heads; change it there, or give another folder"
         )
+    if is_new and data is not None and encoder:
+        write_project(folder, data, encoder, head or HEADS)
     run_project(folder)
 
 
@@ -53,11 +57,16 @@ def run_project(folder: Path) -> None:
         for number, stage in enumerate(stages, 1):
             typer.echo(f"\n[{number}/{len(stages)}] {stage.name}")
             for words in stage.words:
-                if words[0] == OURS:
-                    sys.argv = list(words)  # results record how they were made
-                    import_module(COMMAND_LINE).app(list(words[1:]), prog_name=OURS, standalone_mode=False)
-                else:  # python -P -m MODULE …
-                    subprocess.run([sys.executable, *words[1:]], check=True)
+                _run(words)
     finally:
         sys.argv = arguments
         os.chdir(before)
+
+
+def _run(words: Sequence[str]) -> None:
+    """A command of dvc.yaml: `beyondcls …` in this process, `python -P -m MODULE …` in its own."""
+    if words[0] == OURS:
+        sys.argv = list(words)  # results record how they were made
+        import_module(COMMAND_LINE).app(list(words[1:]), prog_name=OURS, standalone_mode=False)
+    else:
+        subprocess.run([sys.executable, *words[1:]], check=True)
