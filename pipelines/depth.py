@@ -45,13 +45,13 @@ def main(
     from pipelines.process.progress import progress_bar
     from probe.depth.run import PLAN, Regression, regress, write
     from probe.depth.targets import Depth, Normals
-    from probe.result_files import result_folder
+    from probe.result_files import is_measure, result_folder
     from probe.run import shown_views
     from store.places.disk import check_writable
 
     options = options_of_entry("depth", entry, params) | given
-    of_depth = {"low": "min_depth", "high": "max_depth", "per_metre": "per_metre"}
-    depth = {field: options[name] for field, name in of_depth.items() if name in options}
+    of_depth = {"min_depth": "low", "max_depth": "high", "per_metre": "per_metre"}
+    depth = {of_depth[name]: value for name, value in select_options(options, of_depth).items()}
     of_recipe = select_options(options, ("epochs", "batch_size", "base_lr", "weight_decay"))
     warmup_epochs = min(PLAN.recipe.warmup_epochs, options.get("epochs", PLAN.recipe.epochs) - 1)
     recipe = replace(PLAN.recipe, **of_recipe, warmup_epochs=warmup_epochs)
@@ -74,11 +74,7 @@ def main(
     with result.written() as folder:
         write(folder, {**content, "command": recorded_command()}, trained)
     for name, measured in content["protocols"].items():
-        values = (
-            f"{measure} {value['mean']:.4g}"
-            for measure, value in measured.items()
-            if isinstance(value, dict) and "mean" in value
-        )
+        values = (f"{measure} {value['mean']:.4g}" for measure, value in measured.items() if is_measure(value))
         typer.echo(f"{name}: {', '.join(values)}")
     pixels = content["pixels"]["test"]
     typer.echo(

@@ -34,6 +34,7 @@ def main(
     """
     import csv
     from dataclasses import asdict
+    from itertools import permutations
 
     import torch
 
@@ -45,12 +46,7 @@ def main(
     result = result_folder(out, heads[0].encoder, mark="summary.json")
     if attention is not None and not any(head.is_cls_attention for head in heads):
         heads += cls_map(attention, heads[0])
-    pairs = [
-        {"from": p.name, "to": q.name, **asdict(kl_divergence(p.weights, q.weights))}
-        for p in heads
-        for q in heads
-        if p is not q
-    ]
+    pairs = [{"from": p.name, "to": q.name, **asdict(kl_divergence(p.weights, q.weights))} for p, q in permutations(heads, 2)]
     of_images = {head.name: weight_entropy(torch.from_numpy(head.weights)) for head in heads}
     entropies = [{"head": n, "mean": e.mean().item(), "std": e.std(correction=0).item()} for n, e in of_images.items()]
     summary = {
@@ -101,7 +97,8 @@ def weights_of_heads(folders: list[Path]) -> list[Weights]:
                 "probe` with heads that weight patches and --out this folder, or leave it out"
             )
         for file in files:
-            head = _read_weights(file.parent.parent)
+            place = file.parent.parent
+            head = Weights(place.name, place, *_identify(place / "metrics.json"), _read(file, str(place)))
             _check_same_images(next(iter(heads.values()), head), head)
             other = heads.setdefault(head.name, head)
             if not np.array_equal(other.weights, head.weights):
@@ -117,7 +114,6 @@ def cls_map(attention: Path, reference: Weights) -> list[Weights]:
     Raises:
         BeyondClsError: there is no such folder, or it is of other images than `reference`.
     """
-
     if not (attention / "summary.json").is_file():
         raise BeyondClsError(
             f"there is no {attention / 'summary.json'}, expected what `beyondcls attention --out {attention}` writes; "
@@ -126,21 +122,13 @@ def cls_map(attention: Path, reference: Weights) -> list[Weights]:
     if not (file := attention / "maps/cls_map.npy").is_file():
         typer.echo(f"{attention} has no cls_map.npy: the encoder has no [cls], or its maps were not stored")
         return []
-    head = Weights(CLS_ATTENTION, attention, *_identify(attention / "summary.json"), _load(file, str(attention)))
+    head = Weights(CLS_ATTENTION, attention, *_identify(attention / "summary.json"), _read(file, str(attention)))
     _check_same_images(reference, head)
     return [head]
 
 
-def _read_weights(folder: Path) -> Weights:
-    return Weights(folder.name, folder, *_identify(folder / "metrics.json"), _load(folder / "trained/weights.npy", str(folder)))
-
-
 def _identify(file: Path) -> tuple[str, str, bool]:
-    """Encoder, key of the test images, and whether the weights are the encoder's own [cls] attention.
-
-    Args:
-        file: metrics.json of a head, or summary.json of attention.
-    """
+    """Encoder, key of the test images, and whether weights are its own [cls] attention: of a head's or attention's summary."""
     from probe.result_files import ResultError, read_result
 
     try:
@@ -158,7 +146,7 @@ def _identify(file: Path) -> tuple[str, str, bool]:
         ) from error
 
 
-def _load(file: Path, name: str) -> "np.ndarray":
+def _read(file: Path, name: str) -> "np.ndarray":
     from probe.divergence import distributions
     from probe.result_files import array_of
 

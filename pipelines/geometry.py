@@ -48,11 +48,7 @@ def main(
             measured = geometry(store, name, rows, measure or GEOMETRY)
             measured_of_all.append({"vector": kind_of_vector(name), "block": name.block, **measured})
             advance(1)
-    content = {
-        **described_images(store, len(rows)),
-        "vectors": measured_of_all,
-        "command": recorded_command(),
-    }
+    content = {**described_images(store, len(rows)), "vectors": measured_of_all, "command": recorded_command()}
     shown = by_place(measured_of_all)
     with result.written() as folder:
         write_result(folder / METRICS, content, shown)

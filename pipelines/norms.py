@@ -56,26 +56,13 @@ def main(
             found[block] = tokens = TokenNorms(norms_of(store, block, rows), times)
             weights = {"attention": attention_of_cls(store, block, rows)} if block in store.map_blocks("cls") else {}
             weights |= {f"weight of {head.name}": head.weights for head in heads if block == blocks[-1]}
-            quantiles = np.quantile(tokens.norms, QUANTILES)
-            described.append(
-                {
-                    "block": block,
-                    "quantiles": dict(zip(map(str, QUANTILES), quantiles.tolist(), strict=True)),
-                    "cutoff": tokens.cutoff,
-                    **tokens.measures(weights),
-                }
-            )
+            quantiles = dict(zip(map(str, QUANTILES), np.quantile(tokens.norms, QUANTILES).tolist(), strict=True))
+            described.append({"block": block, "quantiles": quantiles, "cutoff": tokens.cutoff, **tokens.measures(weights)})
             advance(1)
-    content = {
-        **described_images(store, len(rows)),
-        "times": times,
-        "blocks": described,
-        "command": recorded_command(),
-    }
+    content = {**described_images(store, len(rows)), "times": times, "blocks": described, "command": recorded_command()}
     with result.written() as folder:
         write_result(folder / METRICS, content, {f"block{row['block']}": row for row in described})
-        where: dict[str, Any] = {f"block{block}": one.where.reshape(store.grid) for block, one in found.items()}
-        np.savez(folder / "where.npz", **where)
+        np.savez(folder / "where.npz", **{f"block{block}": one.where.reshape(store.grid) for block, one in found.items()})  # type: ignore[arg-type]
         for block, one in found.items():
             _plot(one, store.grid, f"block {block}", folder / f"block{block}.svg")
     for row in described:

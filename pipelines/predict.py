@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from extract.encoders import Encoder
-    from pipelines.predictions.predictor import Predictor
+    from pipelines.predictions.images import Predictor
 
 OF_JOINED = {
     **{f"joined_{name}": option for name, option in extraction.CHECKPOINT.items()},
@@ -88,8 +88,8 @@ def main(
     predictor = load_predictor(trained, encoder, None if params is None else read_params(params), given, choose_device(device))
     if overlays is not None:
         overlays.mkdir(parents=True, exist_ok=True)
-        for note in predictor.notes:
-            typer.echo(f"note: {note}", err=True)
+        if getattr(predictor.model, "grid", ()) is None:
+            typer.echo("note: this head has no weights over the patches; overlays are left out", err=True)
     n_lost = 0
     with kept(predictor, out) as keep, progress_bar("predict", len(files), "images", err=True) as progress:
         for i, prediction in enumerate(predictions(predictor, files, batch_size)):

@@ -130,7 +130,12 @@ def main(
         raise BeyondClsError(f"--study {study} and --head {head[0]} exclude each other: a study brings its own heads")
     if every:
         of_one = {"in_the_loop": in_the_loop, **images, "option": option, "skip_absent": skip_absent}
-        _refuse_beside_every({**places, **pair, **of_one, **of_training})
+        for name, value in {**places, **pair, **of_one, **of_training}.items():
+            if value not in (None, False, []):  # with other values than the stages' `dvc repro` would train again
+                raise BeyondClsError(
+                    f"{flag_of(name)} {value} was given beside --every, whose runs are as dvc.yaml and params.yaml say; "
+                    "leave it out, and change it there"
+                )
         chosen = {flag_of(name): [value] for name, value in named.items() if value} | {"--head": head or []}
         beside = [*(["--device", device] if device != "auto" else []), *(["--retrain"] if retrain else [])]
         runs = every_run(chosen, params, [*beside, *(word for name in logs for word in ("--log", name))], engine.n_places)
@@ -225,13 +230,3 @@ def _check_asked(params: Path | None, named: Mapping[str, str | None], places: M
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: give feature sets as --features and "
             "--test, and a folder for results as --out; or --every, for all that dvc.yaml trains"
         )
-
-
-def _refuse_beside_every(options: Mapping[str, Any]) -> None:
-    """Refuse what stages say themselves: with other values `dvc repro` would train again."""
-    for name, value in options.items():
-        if value not in (None, False, []):
-            raise BeyondClsError(
-                f"{flag_of(name)} {value} was given beside --every, whose runs are as dvc.yaml and params.yaml say; leave it "
-                "out, and change it there"
-            )

@@ -1,8 +1,8 @@
 """`beyondcls score`: trained heads on other test sets, without training and without the encoder."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -68,17 +68,13 @@ def main(
     for place, result in score(heads, tests, out, maps, held, **how).items():  # type: ignore[arg-type]
         scored, top1 = result["scored"], result["top1"]
         gap = f", {result['gap']['mean']:+.2f} against {scored['first']}" if "gap" in result else ""
-        typer.echo(f"{place}: top-1 {top1['mean']:.2f} ± {top1['std']:.2f} %{gap}; {_format_calibration(result)}")
+        calibration = f"ECE {result['ece']['mean']:.1f} %"
+        if "temperature" in result:
+            tempered, temperature = result["tempered_ece"]["mean"], result["temperature"]["mean"]
+            calibration += f", {tempered:.1f} % at temperature {temperature:.2f}"
+        typer.echo(f"{place}: top-1 {top1['mean']:.2f} ± {top1['std']:.2f} %{gap}; {calibration}")
         for note in result["notes"]:
             typer.echo(f"  note: {note}")
-
-
-def _format_calibration(result: Mapping[str, Any]) -> str:
-    """`ECE 8.1 %, 1.9 % at temperature 1.62`."""
-    plain = f"ECE {result['ece']['mean']:.1f} %"
-    if "temperature" not in result:
-        return plain
-    return f"{plain}, {result['tempered_ece']['mean']:.1f} % at temperature {result['temperature']['mean']:.2f}"
 
 
 def _split_names(option: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:

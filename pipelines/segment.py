@@ -87,9 +87,8 @@ def main(
     logs = given.pop("log", [])
     options = options_of_task(params, "segment", OF_SEGMENTATION, dataset, encoder, given)
     resolutions = [_resolution(text) for text in options.get("at") or ["original"]]
-    learn, judge, validation = (None if name is None else open_features(name, params) for name in (features, test, val))
-    assert learn is not None
-    assert judge is not None
+    learn, judge = open_features(features, params), open_features(test, params)
+    validation = None if val is None else open_features(val, params)
     results = result_folder(out, judge.attributes["encoder"], lambda: files_in(out))
     protocols = settings(options, min(learn.spec.transform["input_size"][1:]))
     sets = Sets(
@@ -111,10 +110,7 @@ def main(
         about["foreground"] = {"classes": names, "maps": [measure_foreground(kind, truth) for kind in kinds]}
     unfinished = Unfinished.beside(out)
     described = {"encoder": learn.attributes["encoder"], **asdict(protocols.linear)}
-    with (
-        results.written() as folder,
-        epoch_logs(logs, {NAME: (out, described)}) as on_epoch,
-    ):
+    with results.written() as folder, epoch_logs(logs, {NAME: (out, described)}) as on_epoch:
         maps = SavedMaps(folder / "maps", sets.tested, sets.classes, resolutions[0], options.get("save_maps", 0))
         keep = maps.keep if maps.rows else None
         calls: dict[str, Any] = {"bars": progress_bar, "say": typer.echo, "on_epoch": on_epoch, "keep": keep}
@@ -189,7 +185,6 @@ def report(out: Path, measures: dict[str, Any]) -> None:
 
 
 def _resolution(text: str) -> str | int:
-
     if text == "original":
         return text
     if not text.isdecimal() or int(text) < 1:

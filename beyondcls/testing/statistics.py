@@ -71,21 +71,18 @@ def has_its_value_of_uniform_attention(case: Case) -> None:
     expect_close(value, torch.full((2, 3), float(uniform(n, T))), "uniform attention", rtol=0, atol=2e-6)
 
 
-def is_one_float32_number_per_image_and_head(case: Case) -> None:
-    value = case.of(random_attention(case.layout))
-    shown = f"it gives {list(value.shape)} {value.dtype} of 3 images and 2 heads, expected [3, 2] torch.float32"
-    expect((value.shape, value.dtype) == ((3, 2), torch.float32), shown)
-    expect(value.isfinite().all(), "a value is not finite")
-
-
 def stays_in_its_range(case: Case) -> None:
     value, highest = case.of(random_attention(case.layout)), facts_of(case.name).highest(case.layout.n_prefix + T, T)
     expect((value >= 0).all() and (value <= highest + 1e-6).all(), f"{value.min()} to {value.max()}, expected 0 to {highest}")
 
 
-def takes_each_image_and_head_for_itself(case: Case) -> None:
+def is_one_float32_number_per_image_and_head_each_for_itself(case: Case) -> None:
     attention = random_attention(case.layout)
-    expect_close(case.of(attention)[1, 1], case.of(attention[1:2, 1:2])[0, 0], "an image and head alone")
+    value = case.of(attention)
+    shown = f"it gives {list(value.shape)} {value.dtype} of 3 images and 2 heads, expected [3, 2] torch.float32"
+    expect((value.shape, value.dtype) == ((3, 2), torch.float32), shown)
+    expect(value.isfinite().all(), "a value is not finite")
+    expect_close(value[1, 1], case.of(attention[1:2, 1:2])[0, 0], "an image and head alone")
 
 
 def depends_on_the_order_of_patches_if_it_says_so(case: Case) -> None:
@@ -98,19 +95,14 @@ def depends_on_the_order_of_patches_if_it_says_so(case: Case) -> None:
         expect_close(permuted, stayed, "spatial is False, and the order of patches matters")
 
 
-def ignores_what_registers_attend_to(case: Case) -> None:
-    attention, layout = random_attention(case.layout), case.layout
-    registers = slice(int(layout.has_cls), layout.n_prefix)
-    changed = attention.clone()
-    changed[:, :, registers] = torch.rand(changed[:, :, registers].shape, generator=torch.Generator().manual_seed(2))
-    expect_close(case.of(changed), case.of(attention), "what registers attend to counts")
-
-
-def counts_what_registers_are_given_among_all_tokens_only(case: Case) -> None:
-    attention, layout = random_attention(case.layout), case.layout
+def counts_registers_among_all_tokens_only_if_it_says_so(case: Case) -> None:
+    """What they attend to counts nowhere."""
+    attention, layout, first = random_attention(case.layout), case.layout, int(case.layout.has_cls)
     if not layout.n_registers:
         return
-    first = int(layout.has_cls)
+    changed, registers = attention.clone(), slice(first, layout.n_prefix)
+    changed[:, :, registers] = torch.rand(changed[:, :, registers].shape, generator=torch.Generator().manual_seed(2))
+    expect_close(case.of(changed), case.of(attention), "what registers attend to counts")
     rest = [i for i in range(attention.shape[-1]) if not first <= i < layout.n_prefix]
     alone = case.of(attention[:, :, rest][..., rest], TokenLayout(layout.has_cls, first))
     if facts_of(case.name).of_all_tokens:
@@ -138,11 +130,9 @@ def is_one_number_per_image_of_the_tokens_that_it_declares(case: Case) -> None:
 ATTENTION_CHECKS = (
     has_a_title_and_a_unit,
     has_its_value_of_uniform_attention,
-    is_one_float32_number_per_image_and_head,
+    is_one_float32_number_per_image_and_head_each_for_itself,
     stays_in_its_range,
-    takes_each_image_and_head_for_itself,
     depends_on_the_order_of_patches_if_it_says_so,
-    ignores_what_registers_attend_to,
-    counts_what_registers_are_given_among_all_tokens_only,
+    counts_registers_among_all_tokens_only_if_it_says_so,
 )
 BLOCK_CHECKS = (has_a_title_and_a_unit, is_one_number_per_image_of_the_tokens_that_it_declares)

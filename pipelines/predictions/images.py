@@ -2,22 +2,70 @@
 
 import csv
 import glob
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image
 
 from extract.datasets.gathering import LeftOut, gather
 from extract.datasets.pixels import IMAGE_EXTENSIONS, Pixels
 from pipelines.live.pictures import open_picture
-from pipelines.predictions.predictor import Predicted, Predictor
 from store import BeyondClsError
 from store.shown import csv_cell
 
 TABLE = "predictions.csv"
+DRAWN = 224  # pixels of the shorter side of an overlay, at least
+
+
+class Predicted(ABC):
+    """What is predicted for one image."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"classes": self.to_rows()}
+
+    @abstractmethod
+    def to_lines(self) -> list[str]:
+        """Text for a terminal."""
+
+    @abstractmethod
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Rows of predictions.csv, without the image."""
+
+    @abstractmethod
+    def pictures(self) -> dict[str, Image.Image]:
+        """Overlays by the last word of their file names."""
+
+
+class Predictor(ABC):
+    """Predicts images in batches: the interface that each task implements.
+
+    Attributes:
+        columns: of predictions.csv, without the image.
+        model: what was trained, on its `encoder`.
+    """
+
+    columns: ClassVar[tuple[str, ...]]
+    model: Any
+
+    @abstractmethod
+    def predict(self, images: Sequence[Image.Image]) -> Iterator[Predicted | str]:
+        """A result for each image, in order, or what is wrong with it."""
+
+    def keep(self, folder: Path, number: str, file: Path, result: Predicted) -> dict[str, str]:
+        """Write what is kept of an image beside its rows of predictions.csv; returns the files by what they are.
+
+        Args:
+            number: of the image, with as many digits as that of any other.
+        """
+        return {}
+
+    def finish(self, folder: Path) -> None:  # noqa: B027, most keep nothing
+        """Write what is kept of all images together."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +164,10 @@ def kept(predictor: Predictor, folder: Path | None) -> Iterator[Callable[[str, P
         writer.writeheader()
 
         def keep(number: str, prediction: Prediction) -> dict[str, str]:
-            image, result = {"image": csv_cell(str(prediction.file))}, prediction.result
-            if result is None:
-                writer.writerow({**image, "error": csv_cell(prediction.problem)})
-                return {}
-            writer.writerows(image | {name: csv_cell(value) for name, value in row.items()} for row in result.to_rows())
-            return predictor.keep(folder, number, prediction.file, result)
+            result, row = prediction.result, {"image": str(prediction.file)}
+            rows = [{**row, "error": prediction.problem}] if result is None else [row | entry for entry in result.to_rows()]
+            writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
+            return {} if result is None else predictor.keep(folder, number, prediction.file, result)
 
         yield keep
     predictor.finish(folder)
@@ -135,3 +181,9 @@ def draw(prediction: Prediction, folder: Path, number: str) -> dict[str, str]:
         picture.save(file)
         written[name] = str(file)
     return written
+
+
+def enlarge(picture: Image.Image) -> Image.Image:
+    """The picture, as large as overlays are at least."""
+    scale = max(1.0, DRAWN / min(picture.size))
+    return picture.resize((round(picture.width * scale), round(picture.height * scale)), Image.Resampling.LANCZOS)

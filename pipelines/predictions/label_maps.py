@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from pipelines.live.overlay import font_for
 from pipelines.live.segmenter import Segmenter
-from pipelines.predictions.predictor import Predicted, Predictor, enlarge
+from pipelines.predictions.images import Predicted, Predictor, enlarge
 from probe.segmentation.saved_maps import UNSEEN, palette, save_label_map
 from store.truths import VOID
 
@@ -27,18 +27,13 @@ class Segmented(Predicted):
     label_map: Int16[np.ndarray, "h w"]
     classes: Sequence[str]
 
-    def shares(self) -> list[tuple[float, int]]:
-        """Shares of the pixels that are seen, with their labels: of the classes that occur, the largest first."""
-        seen = self.label_map[self.label_map >= 0]
-        counts = np.bincount(seen, minlength=len(self.classes))
-        order = np.argsort(-counts, kind="stable").tolist()
-        return [(float(counts[label] / len(seen)), label) for label in order if counts[label]]
-
     def to_rows(self) -> list[dict[str, Any]]:
-        return [{"class": self.classes[label], "label": label, "share": round(s, 6)} for s, label in self.shares()]
+        shares = _shares(self.label_map[self.label_map >= 0])
+        return [{"class": self.classes[label], "label": label, "share": round(share, 6)} for label, share in shares.items()]
 
     def to_lines(self) -> list[str]:
-        return [f"  {100 * share:5.1f} %  {self.classes[label]}" for share, label in self.shares()]
+        shares = _shares(self.label_map[self.label_map >= 0])
+        return [f"  {100 * share:5.1f} %  {self.classes[label]}" for label, share in shares.items()]
 
     def pictures(self) -> dict[str, Image.Image]:
         picture = enlarge(self.image)
@@ -80,9 +75,14 @@ def draw_label_map(
     tinted = picture.astype(np.float32)
     tinted[labelled] = (1 - OPACITY) * tinted[labelled] + OPACITY * _colours(label_map[labelled])
     drawn = np.round(tinted).astype(np.uint8)
-    counts = np.bincount(label_map[labelled], minlength=len(classes))
-    present = [label for label in np.argsort(-counts, kind="stable").tolist() if counts[label]]
-    return np.concatenate([drawn, _legend(present, classes, picture.shape[:2])], 1)
+    return np.concatenate([drawn, _legend([*_shares(label_map[labelled])], classes, picture.shape[:2])], 1)
+
+
+def _shares(labels: Int16[np.ndarray, "n"]) -> dict[int, float]:
+    """The share of each label that occurs, the largest first, and of equal ones the lower label."""
+    present, counts = np.unique(labels, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return dict(zip(present[order].tolist(), (counts[order] / len(labels)).tolist(), strict=True))
 
 
 def _legend(labels: Sequence[int], classes: Sequence[str], size: tuple[int, int]) -> UInt8[np.ndarray, "H _W 3"]:

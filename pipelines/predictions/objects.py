@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from pipelines.live.detections import OnlineDetector
 from pipelines.live.overlay import font_for
-from pipelines.predictions.predictor import Predicted, Predictor, enlarge
+from pipelines.predictions.images import Predicted, Predictor, enlarge
 from probe.detection.detected import Detected
 from probe.detection.sets import image_numbers
 from store.truths.rle import decode
@@ -40,23 +40,18 @@ class FoundObjects(Predicted):
         return int((self.detected.scores >= self.threshold).sum())
 
     def to_rows(self) -> list[dict[str, Any]]:
-        rows = self._objects(len(self.detected.labels))
+        rows = self._objects()
         for row in rows:
             row |= zip(CORNERS, row.pop("box"), strict=True)
         return rows
 
-    def _objects(self, n: int) -> list[dict[str, Any]]:
+    def _objects(self, n: int | None = None) -> list[dict[str, Any]]:
+        """The first n, or all."""
         found = self.detected
+        columns = (values[:n].tolist() for values in (found.labels, found.scores, found.boxes))
         return [
-            {
-                "class": self.classes[label],
-                "label": label,
-                "score": round(score, 6),
-                "box": [round(corner, 2) for corner in box],
-            }
-            for label, score, box in zip(
-                found.labels[:n].tolist(), found.scores[:n].tolist(), found.boxes[:n].tolist(), strict=True
-            )
+            {"class": self.classes[k], "label": k, "score": round(score, 6), "box": [round(corner, 2) for corner in box]}
+            for k, score, box in zip(*columns, strict=True)
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,7 +102,7 @@ class Objects(Predictor):
         self._kept.append((file, result.detected))
         return {}
 
-    def finish(self, folder: Path) -> tuple[Path, ...]:
+    def finish(self, folder: Path) -> None:
         """Write results in COCO's format; an image's number is its name, as of COCO's images, or else counts from 1."""
         numbers = image_numbers([file.name for file, _ in self._kept], range(1, len(self._kept) + 1))
         entries = [
@@ -116,7 +111,6 @@ class Objects(Predictor):
             for entry in detected.to_coco(number)
         ]
         (folder / FILE).write_text(json.dumps(entries) + "\n")
-        return (folder / FILE,)
 
 
 def draw_objects(

@@ -1,4 +1,4 @@
-"""The command line on small real data: what it writes, and what it says of bad input."""
+"""The command line on small real data: what it writes, and what it says beside that."""
 
 import json
 import os
@@ -8,15 +8,22 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from packaging.requirements import Requirement
 from setuptools.config.setupcfg import read_configuration
 
 from extract.datasets import open_images
+from extract.encoders import ENCODERS, load_encoder
 from pipelines import cli
+from pipelines.parameters.params import read_params
+from pipelines.store.table import size
+from store import FeatureStore
 from store.errors import BeyondClsWarning
 from store.format.unfinished import RECORDS
-from tests.extract.pictures import samples, write_tar
+from tests.extract.pictures import samples, write_pictures, write_tar
+from tests.extract.tiny import TINY, tiny_encoder
 
 ROOT = Path(__file__).resolve().parents[2]
 TEST_TAR = ROOT / "quickstart/data/cifar10/test"
@@ -31,15 +38,10 @@ def run(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
     return int(stop.value.code or 0), out, err
 
 
-def test_split_of_a_published_data_set(beyondcls, tmp_path):
-    folder = tmp_path / "cifar-100-binary"
-    folder.mkdir()
-    for name, n in (("train", 3), ("test", 2)):
-        (folder / f"{name}.bin").write_bytes((bytes([0, 1]) + bytes(3072)) * n)
-    (folder / "fine_label_names.txt").write_text("apple\naquarium_fish\n")
-    arguments = ("extract", "--encoder", "quickstart-random", "--data", tmp_path, "--out", tmp_path / "out")
-    assert "2 images" in beyondcls(*arguments, "--split", "test")
-    assert "there is no split of cifar100; give --split train or test" in beyondcls(*arguments, fails=True)
+@pytest.fixture
+def images(tmp_path) -> Path:
+    """Five images in one class folder."""
+    return write_pictures(tmp_path / "images", *(f"a/{i}.png" for i in range(5)), form="png")
 
 
 def test_the_extra_that_is_named_has_the_package():
@@ -51,54 +53,26 @@ def test_the_extra_that_is_named_has_the_package():
         assert named.get(package, package) in listed[extra], (package, extra)
 
 
-class TestBadInput:
-    def test_package_that_is_not_installed(self, beyondcls, tmp_path, monkeypatch):
-        monkeypatch.setitem(sys.modules, "timm", None)
-        monkeypatch.delitem(sys.modules, "extract.encoders", raising=False)
-        err = beyondcls("extract", "--encoder", "quickstart-random", "--data", TEST_TAR, "--out", tmp_path / "x", fails=True)
-        assert "error: this needs timm, which is not installed here; pip install 'beyondcls[extract]'" in err
-
-    def test_options(self, beyondcls, tmp_path):
-        extraction = ("extract", "--encoder", "quickstart-random", "--data", TEST_TAR, "--out", tmp_path / "y")
-        assert "--on-error is 'skip', expected raise or record" in beyondcls(*extraction, "--on-error", "skip", fails=True)
-        assert "--blocks is 'last', expected integers" in beyondcls(*extraction, "--blocks", "last", fails=True)
-
-
-def test_quickstart_data_is_balanced_and_whole():
-    import numpy as np
-
-    from extract.datasets import open_images
-
+def test_quickstart_data_is_balanced_and_whole_and_its_weights_are_pinned():
     for split, per_class in (("train", 500), ("test", 100)):
-        images = open_images(str(ROOT / "quickstart/data/cifar10" / split))
-        assert images.all_problems() == []
-        assert np.bincount([s.label for s in images.samples]).tolist() == [per_class] * 10
-        assert len(images.classes) == 10
-        assert images.image(0).size == (32, 32)
-
-
-def test_pinned_weights_are_those_in_the_repository(monkeypatch):
-    from extract.encoders import load_encoder
-    from pipelines.parameters.params import read_params
-
+        data = open_images(str(ROOT / "quickstart/data/cifar10" / split))
+        assert data.all_problems() == []
+        assert np.bincount([s.label for s in data.samples]).tolist() == [per_class] * len(data.classes)
+        assert (len(data.classes), data.image(0).size) == (10, (32, 32))
     encoders = read_params(ROOT / "params.yaml")["encoders"]
     assert {"quickstart-mae", "quickstart-mocov3"} <= encoders.keys()
     for name, options in encoders.items():
-        assert "weights" in options, name
         assert load_encoder(name, **options).weights == options["weights"]
 
 
-def test_encoders_are_listed_with_size_tokens_licence_and_source(monkeypatch, capsys):
-    heading, row = run(monkeypatch, capsys, "encoders", "capi-l14-p205")[1].splitlines()
-    assert re.split("  +", heading)[:3] == ["name", "parameters", "width"]
-    assert re.split("  +", heading)[-2:] == ["licence", "weights"]
-    assert "302.7 M" in row
-    assert "16 registers + 256" in row
-    assert "Apache-2.0" in row
-    assert row.endswith("https://dl.fbaipublicfiles.com/capi/capi_vitl14_p205.pth")
-    last = run(monkeypatch, capsys, "encoders", "simmim-b16")[1].splitlines()[-1]
+def test_encoders_are_listed_with_size_tokens_licence_and_source(command):
+    heading, row = (re.split("  +", line) for line in command("encoders", "capi-l14-p205")[1].splitlines())
+    listed = dict(zip(heading, row, strict=True))
+    assert [listed[name] for name in ("parameters", "tokens", "licence")] == ["302.7 M", "16 registers + 256", "Apache-2.0"]
+    assert listed["weights"] == "https://dl.fbaipublicfiles.com/capi/capi_vitl14_p205.pth"
+    last = command("encoders", "simmim-b16")[1].splitlines()[-1]
     assert "simmim-b16: read at block 8 of 0 to 11: the paper's 8-th block, counted from 0" in last
-    last = run(monkeypatch, capsys, "encoders", "ft-b16")[1].splitlines()[-1]
+    last = command("encoders", "ft-b16")[1].splitlines()[-1]
     assert last.startswith("note: mae-ft-b16, simmim-ft-b16: fine-tuned through the average of its patch tokens")
 
 
@@ -118,41 +92,27 @@ def test_our_warnings_are_notes(monkeypatch, capsys):
     assert others == ["another", "after it"]
 
 
-def test_extraction_from_a_file_says_what_it_assumes_and_what_cls_holds(beyondcls, tmp_path):
-    import torch
-
-    from extract.encoders import ENCODERS
-    from store import FeatureStore
-
-    small = {"depth": 1, "embed_dim": 24, "num_heads": 2}
-    entry = ENCODERS["simmim-ft-b16"]
+def test_extraction_from_a_file_says_what_it_assumes_and_what_cls_holds(beyondcls, images, tmp_path):
+    small, entry = {"depth": 1, "embed_dim": 24, "num_heads": 2}, ENCODERS["simmim-ft-b16"]
     torch.save({"model": entry.make(entry.model, **entry.arguments, **small).state_dict()}, tmp_path / "w.pth")
     params = tmp_path / "p.yaml"
     params.write_text(f"encoders: {{ft: {{model: simmim-ft-b16, checkpoint: {tmp_path}/w.pth, arguments: {small}}}}}\n")
-    places = ("--data", some_images(tmp_path), "--out", tmp_path / "f", "--params", params)
-    printed = beyondcls("extract", "--encoder", "ft", *places)
+    printed = beyondcls("extract", "--encoder", "ft", "--data", images, "--out", tmp_path / "f", "--params", params)
     assert f"note: ft: no name in {tmp_path}/w.pth shows how it was trained" in printed
     assert "note: ft: fine-tuned through the average of its patch tokens, not through [cls]" in printed
     assert FeatureStore.open(tmp_path / "f").attributes["cls_caution"] in printed
 
 
-def test_what_is_chosen_of_a_checkpoint(beyondcls, tmp_path):
+def test_what_is_chosen_of_a_checkpoint(beyondcls, images, tmp_path):
     """On the command line and in a parameter file; `plan` counts with the size of images that the file shows."""
-    import torch
-
-    from pipelines.store.table import size
-    from store import FeatureStore
-    from tests.extract.tiny import TINY, tiny_encoder
-
     encoders = [tiny_encoder(seed) for seed in (0, 1)]
     extra = {"neck": torch.zeros(1), "norm_pre.weight": torch.zeros(1)}
     student, teacher = ({f"net.{name}": x for name, x in (e.model.state_dict() | extra).items()} for e in encoders)
     torch.save({"student": student, "teacher": teacher}, tmp_path / "w.pth")
     any_size = {name: value for name, value in TINY.items() if name != "img_size"}
-    params = tmp_path / "p.yaml"
-    entry = f"model: vit_tiny_patch16_224, checkpoint: {tmp_path}/w.pth, arguments: {any_size}"
+    params, entry = tmp_path / "p.yaml", f"model: vit_tiny_patch16_224, checkpoint: {tmp_path}/w.pth, arguments: {any_size}"
     params.write_text(f"encoders: {{mine: {{{entry}, ignore: [neck, 'norm_pre.*']}}, bare: {{{entry}}}}}\n")
-    common = ("--data", some_images(tmp_path), "--params", params)
+    common = ("--data", images, "--params", params)
     printed = beyondcls("extract", "--encoder", "mine", "--out", tmp_path / "f", *common)
     assert "--checkpoint-key student --checkpoint-prefix net." in printed, "is noted"
     chosen = ("--checkpoint-key", "student", "--checkpoint-prefix", "net", "--ignore", "neck,norm_pre.*")
@@ -160,19 +120,16 @@ def test_what_is_chosen_of_a_checkpoint(beyondcls, tmp_path):
     sets = [FeatureStore.open(tmp_path / name) for name in "gf"]
     assert [one.spec.weights for one in sets] == [encoder.weights for encoder in encoders]
     assert sets[0].spec.transform["input_size"] == [3, 32, 32]
-    place = ("--out", tmp_path / "h", *common)
-    written = size(sum(file.stat().st_size for file in (tmp_path / "f/patch").rglob("c/*/*/*")))
+    place, written = ("--out", tmp_path / "h", *common), sum(f.stat().st_size for f in (tmp_path / "f/patch").rglob("c/*/*/*"))
     for name, options in (("mine", ()), ("bare", chosen)):
-        assert f"patch {written}," in beyondcls("plan", "--encoder", name, *place, *options)
+        assert f"patch {size(written)}," in beyondcls("plan", "--encoder", name, *place, *options)
     assert "unexpected (2): neck, norm_pre.weight" in beyondcls("plan", "--encoder", "bare", *place, fails=True)
 
 
-def test_register_neurons_are_found_and_used(beyondcls, tmp_path):
-    from store import FeatureStore
-
+def test_register_neurons_are_found_and_used(beyondcls, images, tmp_path):
     params, neurons = tmp_path / "p.yaml", tmp_path / "n.json"
     params.write_text(f"encoders: {{quickstart-random: {{register_neurons: {neurons}}}}}\n")
-    common = ("--encoder", "quickstart-random", "--data", some_images(tmp_path), "--params", params)
+    common = ("--encoder", "quickstart-random", "--data", images, "--params", params)
     found = ("registers", *common, "--out", neurons, "--highest-block", 1, "--norm", 0.1, "--n-neurons", 4, "--n-images", 2)
     for _ in range(2):  # what params.yaml names need not be there, and changes nothing
         assert "n.json: 4 neurons of quickstart-random in blocks" in beyondcls(*found)
@@ -186,8 +143,7 @@ def test_register_neurons_are_found_and_used(beyondcls, tmp_path):
     assert "images 5" in beyondcls("plan", *common, "--out", tmp_path / "h")
 
 
-def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):
-    images = some_images(tmp_path)
+def test_tasks_share_an_extraction(beyondcls, images, tmp_path, monkeypatch):
     arguments = ("extract", "--encoder", "quickstart-random", "--data", images, "--out", tmp_path / "f", "--views", "2")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -196,25 +152,14 @@ def test_tasks_share_an_extraction(beyondcls, tmp_path, monkeypatch):
 
 
 def test_a_signal_stops_an_extraction_after_a_whole_shard(command, tmp_path, monkeypatch):
-    write_tar(tmp_path / "0.tar", samples(40))
-    arguments = ("extract", "--encoder", "quickstart-random", "--data", tmp_path / "0.tar", "--out", tmp_path / "f")
-
     def signalled(source, **options):
         os.kill(os.getpid(), signal.SIGUSR1)
         return open_images(source, **options)
 
+    data = write_tar(tmp_path / "0.tar", samples(40))
     monkeypatch.setattr("extract.datasets.open_images", signalled)
-    status, _, err = command(*arguments, "--shard-rows", 32)
+    arguments = ("--encoder", "quickstart-random", "--data", data, "--out", tmp_path / "f", "--shard-rows", 32)
+    status, _, err = command("extract", *arguments)
     assert status == 75
     assert "f: stopped after a whole shard (SIGUSR1); the same command goes on" in " ".join(err.split())
     assert len(list((tmp_path / ".staging").glob(f"f-*/{RECORDS}/*"))) == 1
-
-
-def some_images(folder):
-    """Five images in one class folder."""
-    from PIL import Image
-
-    (folder / "images/a").mkdir(parents=True)
-    for i in range(5):
-        Image.new("RGB", (32, 32), (i, i, i)).save(folder / f"images/a/{i}.png")
-    return folder / "images"

@@ -18,7 +18,7 @@ from probe.depth.run import PLAN
 from probe.depth.targets import Depth
 from probe.result_files import read_result
 from tests.pipelines.report.written import shown, tables
-from tests.pipelines.test_own_images import ENCODER
+from tests.pipelines.test_extract import ENCODER
 
 ROOT = Path(__file__).resolve().parents[2]
 N, HEIGHT, WIDTH = 12, 30, 40

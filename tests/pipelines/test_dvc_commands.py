@@ -34,10 +34,9 @@ def repro(commands: Path, tmp_path: Path) -> Repro:
     subprocess.run(["dvc", "init", "--no-scm", "-q"], cwd=tmp_path, env=environment, check=True)
 
     def run(stage: str, params: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-        body = REAL["stages"][stage].get("do", REAL["stages"][stage])
-        alone = {"cmd": body["cmd"]}
-        over = {name: value for name, value in REAL["stages"][stage].items() if name in ("foreach", "matrix")}
-        described = {**over, "do": alone} if "foreach" in over else {**over, **alone}
+        real = REAL["stages"][stage]
+        described = {name: value for name, value in real.items() if name in ("foreach", "matrix", "cmd")}
+        described |= {"do": {"cmd": real["do"]["cmd"]}} if "do" in real else {}
         (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"vars": REAL["vars"], "stages": {stage: described}}))
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
         return subprocess.run(["dvc", "repro"], cwd=tmp_path, env=environment, capture_output=True, text=True)

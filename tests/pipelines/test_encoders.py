@@ -23,11 +23,8 @@ encoders:
 def record(tmp_path: Path, monkeypatch, command):
     """Runs the command in a folder with a parameter file; what it says, and the list."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(
-        ENCODERS,
-        "quickstart-mae",
-        replace(ENCODERS["quickstart-mae"], weights=str(ROOT / "quickstart/encoders/mae.safetensors")),
-    )
+    mae = replace(ENCODERS["quickstart-mae"], weights=str(ROOT / "quickstart/encoders/mae.safetensors"))
+    monkeypatch.setitem(ENCODERS, "quickstart-mae", mae)
     Path("params.yaml").write_text(PARAMS % ROOT)
 
     def record(*arguments: str) -> tuple[int, str, dict[str, ListedCheckpoint]]:

@@ -18,11 +18,10 @@ from pipelines.parameters.stages import CHECK, OF_DVC, shipped, stages_of
 from pipelines.run_all import main as run
 from probe.result_files import read_result
 from store import BeyondClsError
-from tests.machines.project import ROOT, content
+from tests.machines.project import ROOT, content, edit
 from tests.machines.served import commands_in
 
 EPOCHS = {"seeds": [0, 1], "epochs": 4, "warmup_epochs": 1, "batch_size": 16, "converged": False}
-
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -39,12 +38,6 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "pictures"
 
 
-def quickly(folder: Path) -> None:
-    """Let params.yaml ask for few epochs."""
-    params = yaml.safe_load((folder / "params.yaml").read_text())
-    (folder / "params.yaml").write_text(yaml.safe_dump(params | {"probe": EPOCHS}, sort_keys=False))
-
-
 def both(folder: Path) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
     """Commands by stage in a folder with a pipeline, as the program and as DVC read it."""
     from dvc.repo import Repo
@@ -56,27 +49,27 @@ def both(folder: Path) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str,
     return ours, {name: tuple(c for c in commands if c != CHECK) for name, commands in lists.items()}
 
 
-def test_stages_are_those_that_dvc_makes_of_the_file(tmp_path: Path) -> None:
-    for name in ("params.yaml", "dvc.yaml"):
-        shutil.copy(ROOT / name, tmp_path)
-    ours, theirs = both(tmp_path)
-    assert ours == theirs
-    assert next(iter(ours)).startswith("extract@")
-    assert list(ours)[-1] == "report"
+USERS = """
+vars: [more.yaml]
+stages:
+  listed: { foreach: '${names}', do: { cmd: 'echo ${word} ${item}' } }
+  counted: { foreach: [{ x: 1 }, { x: 2 }], do: { cmd: 'echo ${item.x}' } }
+"""
 
 
-def test_so_they_are_of_one_that_a_user_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", ["ours", "a user's"])
+def test_stages_are_those_that_dvc_makes_of_the_file(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text("names: [a, b]\n")
-    (tmp_path / "more.yaml").write_text("word: said\n")
-    (tmp_path / "dvc.yaml").write_text(
-        "vars: [more.yaml]\nstages:\n"
-        "  listed: { foreach: '${names}', do: { cmd: 'echo ${word} ${item}' } }\n"
-        "  counted: { foreach: [{ x: 1 }, { x: 2 }], do: { cmd: 'echo ${item.x}' } }\n"
-    )
+    if file == "ours":
+        for name in ("params.yaml", "dvc.yaml"):
+            shutil.copy(ROOT / name, tmp_path)
+    else:
+        for name, text in (("params", "names: [a, b]\n"), ("more", "word: said\n"), ("dvc", USERS)):
+            Path(f"{name}.yaml").write_text(text)
     ours, theirs = both(tmp_path)
     assert ours == theirs
-    assert list(ours) == ["listed@a", "listed@b", "counted@0", "counted@1"]
+    if file != "ours":
+        assert list(ours) == ["listed@a", "listed@b", "counted@0", "counted@1"]
 
 
 def test_what_is_written(images: Path, tmp_path: Path) -> None:
@@ -99,11 +92,6 @@ def test_what_is_written(images: Path, tmp_path: Path) -> None:
     assert set((folder / ".gitignore").read_text().splitlines()) == ignored - {"/.slurm/", "/.cache/", "/tables/"}
 
 
-def test_images_in_the_folder_are_named_from_there(images: Path) -> None:
-    write_project(images.parent, images, ["quickstart-random"], ["cls"])
-    assert read_params(images.parent / "params.yaml")["data"] == "."
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -111,18 +99,14 @@ def test_images_in_the_folder_are_named_from_there(images: Path) -> None:
         ({"encoders": ["a.py:vit", "b.py:vit"]}, r"encoders a.py:vit and b.py:vit would both be vit"),
         ({"heads": ["a.py:GeM", "b.py:GeM"]}, r"two heads are named 'GeM'; give one of them another name"),
         ({"heads": ["abmlip"]}, r"unknown aggregator 'abmlip'; did you mean 'abmilp'"),
+        ({"folder": "pictures/project"}, r"pictures/project is in .*pictures, whose files are the images"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(changed, message: str, images: Path, tmp_path: Path) -> None:
-    asked = {"data": "pictures", "encoders": ["quickstart-random"], "heads": ["cls"], **changed}
+    asked = {"folder": "project", "data": "pictures", "encoders": ["quickstart-random"], "heads": ["cls"], **changed}
     with pytest.raises(BeyondClsError, match=message):
-        write_project(tmp_path / "project", tmp_path / asked["data"], asked["encoders"], asked["heads"])
-    assert not (tmp_path / "project").exists()
-
-
-def test_a_project_among_its_images_is_refused(images: Path) -> None:
-    with pytest.raises(BeyondClsError, match=r"pictures/project is in .*pictures, whose files are the images"):
-        write_project(images / "project", images, ["quickstart-random"], ["cls"])
+        write_project(tmp_path / asked["folder"], tmp_path / asked["data"], asked["encoders"], asked["heads"])
+    assert not (tmp_path / asked["folder"]).exists()
 
 
 @pytest.mark.parametrize("name", ["params.yaml", "dvc.yaml", ".gitignore"])
@@ -166,23 +150,18 @@ def test_in_a_repository_that_is_there(images: Path, tmp_path: Path) -> None:
 def test_a_run_is_resumed_and_dvc_goes_on_from_it(images: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     write_project(folder, images, ["quickstart-random"], ["cls", "abmilp"])
-    quickly(folder)
+    edit(folder, lambda params: params.update(probe=EPOCHS))
     run(folder)
     assert (folder / "report/index.html").is_file()
     results = {name: content(folder / name) for name in ("features", "probes", "attention")}
-    assert {"pictures/quickstart-random/cls/metrics.json", "pictures/quickstart-random/abmilp/metrics.json"} < {
-        *results["probes"]
-    }
+    assert {f"pictures/quickstart-random/{head}/metrics.json" for head in ("cls", "abmilp")} < {*results["probes"]}
     shutil.rmtree(folder / "probes/pictures/quickstart-random/abmilp")
     run(folder)
     assert results == {name: content(folder / name) for name in results}
     with commands_in(tmp_path / "served", ROOT) as served:
         environment = {"PATH": f"{served}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "DVC_NO_ANALYTICS": "1"}
         for arguments in (["init", "--no-scm", "-q"], ["repro", "-q", "probe", "attention"]):
-            done = subprocess.run(
-                [served / "dvc", *arguments], cwd=folder, env=os.environ | environment, capture_output=True, text=True
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
+            subprocess.run([served / "dvc", *arguments], cwd=folder, env=os.environ | environment, check=True)
     noted = {"README.md"}  # of `dvc repro`, in folders of results
     assert results == {name: {f: text for f, text in content(folder / name).items() if f not in noted} for name in results}
 
@@ -191,18 +170,16 @@ def test_a_run_needs_a_project_or_what_makes_one(images: Path, tmp_path: Path) -
     with pytest.raises(BeyondClsError, match=r"there is no params.yaml in .*; give --data and --encoder"):
         run(tmp_path, data=images)
     write_project(tmp_path, images, ["quickstart-random"], ["cls"])
+    assert read_params(tmp_path / "params.yaml")["data"] == ".", "images in the folder are named from there"
     with pytest.raises(BeyondClsError, match=r"params.yaml says which images, encoders and heads; change it there"):
         run(tmp_path, head=["abmilp"])
 
 
 def test_pictures_of_no_signal_show_nothing_of_their_class() -> None:
-    drawn = {
-        signal: np.stack([picture(np.random.default_rng(0), label, signal) for label in range(len(CLASSES))])
-        for signal in (0.0, 1.0)
-    }
-    assert drawn[1.0].shape == (len(CLASSES), SIDE, SIDE, 3)
-    assert (drawn[0.0] == drawn[0.0][0]).all()
-    assert all((drawn[1.0][a] != drawn[1.0][b]).any() for a in range(4) for b in range(a))
+    none, shown = (np.stack([picture(np.random.default_rng(0), k, signal) for k in range(4)]) for signal in (0.0, 1.0))
+    assert shown.shape == (len(CLASSES), SIDE, SIDE, 3)
+    assert (none == none[0]).all()
+    assert len(np.unique(shown, axis=0)) == 4
 
 
 @pytest.mark.slow

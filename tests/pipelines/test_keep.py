@@ -10,7 +10,6 @@ import yaml
 
 from pipelines.parameters.groups import plans_of_study
 from pipelines.parameters.heads import plans_and_run
-from pipelines.report.collect import Inputs
 from probe.result_files import DESCRIPTION, METRICS
 from quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, main_table, tables
 from store import BeyondClsError
@@ -85,12 +84,6 @@ def test_other_draws_of_a_twin_are_further_seeds(run: Path, tmp_path: Path) -> N
         assert np.array_equal(file["converged"], right[1].reshape(6, 40))
 
 
-def test_studies_with_other_recipes_stay_behind(run: Path, tmp_path: Path) -> None:
-    write_probe(run / "studies" / DATA / "other", "mae", "abmilp", 56.0)
-    main(run, DATA, tmp_path / "out")
-    assert kept(tmp_path / "out", DATA).heads == ["cls", "average", "abmilp"]
-
-
 @pytest.mark.parametrize("names", [{"data": f"../probes/{DATA}"}, *({"data": DATA, "only": name} for name in ("../mae", ".."))])
 def test_names_are_no_paths(names: dict[str, str], run: Path, tmp_path: Path) -> None:
     keep(run, DATA, tmp_path / "out")
@@ -100,15 +93,14 @@ def test_names_are_no_paths(names: dict[str, str], run: Path, tmp_path: Path) ->
     assert sorted((tmp_path / "out").rglob("*")) == before
 
 
-def test_the_main_table_has_the_main_heads(run: Path, tmp_path: Path) -> None:
+def test_keeping_again_replaces_what_is_gone_and_nothing_measured_replaces_nothing(run: Path, tmp_path: Path) -> None:
     keep(run, DATA, tmp_path / "out", studies=True)
     table = main_table(kept(tmp_path / "out", DATA))
     assert [column.name for column in table.columns][:5] == ["encoder", *MAIN_HEADS, "abmilp_minus_cls"]
     assert [cell.text for cell in table.rows[0].cells][:5] == ["mae", "50.0 ± 0.5", "51.0 ± 0.5", "57.0 ± 0.5", "+7.0 ± 0.7"]
-
-
-def test_what_is_gone_is_not_kept(run: Path, tmp_path: Path) -> None:
-    keep(run, DATA, tmp_path / "out", studies=True)
+    with pytest.raises(BeyondClsError, match=rf"no metrics under .*empty/probes/{DATA}, expected"):
+        keep(tmp_path / "empty", DATA, tmp_path / "out")
+    assert len(kept(tmp_path / "out", DATA).probes) == 11
     shutil.rmtree(run / "studies")
     keep(run, DATA, tmp_path / "out", studies=True)
     assert "ep" not in kept(tmp_path / "out", DATA).heads
@@ -132,17 +124,12 @@ def test_one_encoder_is_kept_beside_the_others(run: Path, tmp_path: Path) -> Non
         keep(run, DATA, tmp_path / "out", only="ibot")
 
 
-def test_two_of_one_name_are_refused(run: Path, tmp_path: Path) -> None:
+def test_a_study_with_the_main_heads_names_stays_behind_or_is_refused(run: Path, tmp_path: Path) -> None:
     write_probe(run / "studies" / DATA / "other", "mae", "abmilp", 56.0)
+    main(run, DATA, tmp_path / "out")
+    assert kept(tmp_path / "out", DATA).heads == ["cls", "average", "abmilp"]
     with pytest.raises(BeyondClsError, match=r"abmilp on mae is in .* and in .*, expected it once; rename one head"):
         keep(run, DATA, tmp_path / "out", studies=True)
-
-
-def test_nothing_measured_is_an_error_and_leaves_what_was_kept(run: Path, tmp_path: Path) -> None:
-    keep(run, DATA, tmp_path / "out", studies=True)
-    with pytest.raises(BeyondClsError, match=rf"no metrics under .*empty/probes/{DATA}, expected"):
-        keep(tmp_path / "empty", DATA, tmp_path / "out")
-    assert len(kept(tmp_path / "out", DATA).probes) == 11
 
 
 def test_the_parameters_are_of_the_encoders_that_are_here() -> None:
@@ -166,53 +153,39 @@ def test_the_parameters_are_of_the_encoders_that_are_here() -> None:
     assert of_studies["quickstart-random"] < of_studies["quickstart-mae"] == of_studies["quickstart-mocov3"]
 
 
-@pytest.fixture(scope="module")
-def measured() -> Inputs:
-    return kept(FULL, DATA)
-
-
 TUNED = tuple(f"quickstart-{name}" for name in ("mae", "mae-ft", "mocov3", "random"))  # main heads have own settings
 
 
-def test_what_is_kept_is_of_all_heads_images_and_seeds(measured: Inputs) -> None:
-    params = yaml.safe_load((FULL / "params.yaml").read_text())
-    main_heads = [*params["cls_heads"], *params["heads"]]
-    of_main = {(encoder, head) for encoder in params["encoders"] if not DRAW.fullmatch(encoder) for head in main_heads}
-    of_studies = {(study["encoder"], head) for study in params["studies"].values() for head in study["heads"]}
-    assert set(measured.probes) == of_main | of_studies
-    entries = params["cls_heads"] | params["heads"] | params["studies"]["both-mae"]["heads"]
+@pytest.mark.parametrize(
+    ("folder", "file", "counts"),
+    [(FULL, FULL, (50_000, 10_000, 1024)), (ROOT / "quickstart/results", ROOT, (5000, 1000, 256))],
+)
+def test_what_is_kept_is_of_all_heads_images_and_seeds(folder: Path, file: Path, counts: tuple[int, int, int]) -> None:
+    params = yaml.safe_load((file / "params.yaml").read_text())
+    measured = kept(folder, *params["datasets"])
+    entries = params["cls_heads"] | params["heads"]
+    expected = {(encoder, head) for encoder in params["encoders"] if not DRAW.fullmatch(encoder) for head in entries}
+    if folder == FULL:
+        expected |= {(study["encoder"], head) for study in params["studies"].values() for head in study["heads"]}
+        assert {(a.n_images, a.encoder in params["encoders"]) for a in measured.attention.values()} == {(counts[1], True)}
+    assert set(measured.probes) == expected
     for (encoder, head), probe in measured.probes.items():
-        assert (probe.n_training, probe.n_test, probe.recipe["batch_size"]) == (50_000, 10_000, 1024)
-        if encoder not in TUNED or head not in entries:
+        assert (probe.n_training, probe.n_test, probe.recipe["batch_size"]) == counts
+        if encoder not in TUNED or head not in entries | params["studies"].get("both-mae", {"heads": {}})["heads"]:
             assert probe.seeds == (0, 1, 2)
             continue
-        n_draws = 5 if head in main_heads else 1
-        assert probe.seeds == ((0, 1, 2) * n_draws if encoder == "quickstart-random" else tuple(range(12)))
+        assert set(probe.seeds) == set(range(3 if folder == FULL and encoder == "quickstart-random" else 12))
+        n_draws = 5 if encoder == "quickstart-random" and head in entries else 1  # of the twin's weights
+        assert len(probe.seeds) == n_draws * len(set(probe.seeds))
         assert "converged_top1" in probe.measures
-        if head in main_heads:  # nothing that was chosen is at the edge of its grid, but for a decay of 0
+        if head in entries:  # nothing that was chosen is at the edge of its grid, but for a decay of 0
+            assert probe.recipe["epochs"] == entries[head].get("epochs", 90)
             assert probe.recipe["base_lr"] in entries[head]["base_lrs"][1:-1]
             assert probe.recipe["weight_decay"] in entries[head]["weight_decays"][:-1]
-    assert {(a.n_images, a.encoder in params["encoders"]) for a in measured.attention.values()} == {(10_000, True)}
-
-
-def test_the_quickstarts_own_are_of_its_encoders_heads_and_recipe() -> None:
-    params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    (data,) = params["datasets"]
-    probes = kept(ROOT / "quickstart/results", data).probes
-    heads = [*params["cls_heads"], *params["heads"]]
-    assert set(probes) == {(encoder, head) for encoder in params["encoders"] for head in heads}
-    entries = params["cls_heads"] | params["heads"]
-    for (encoder, head), probe in probes.items():
-        assert (probe.n_training, probe.n_test, sorted(set(probe.seeds))) == (5000, 1000, list(range(12)))
-        assert len(probe.seeds) == (60 if encoder == "quickstart-random" else 12)  # five draws of the twin's weights
-        assert (probe.recipe["batch_size"], probe.recipe["epochs"]) == (params["probe"]["batch_size"], entries[head]["epochs"])
-        # Nothing that was chosen is at the edge of its grid, but for a decay of 0.
-        assert probe.recipe["base_lr"] in entries[head]["base_lrs"][1:-1]
-        assert probe.recipe["weight_decay"] in entries[head]["weight_decays"][:-1]
 
 
 @pytest.mark.parametrize(("out", "data"), [("full", DATA), ("results", "cifar10")])
 def test_the_tables_are_of_what_is_kept(out: str, data: str) -> None:
+    """`python -m quickstart.readme` writes them."""
     folder = ROOT / "quickstart" / out
-    expected = tables(kept(folder, data), data)
-    assert (folder / "tables.md").read_text() == expected, f"`python -m quickstart.readme` writes {folder}/tables.md"
+    assert (folder / "tables.md").read_text() == tables(kept(folder, data), data)

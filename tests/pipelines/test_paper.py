@@ -46,37 +46,32 @@ DEPTH = 12  # studies name blocks
 BRIEF = {"epochs": 1, "warmup_epochs": 0}
 
 
-class TestParameters:
-    @pytest.mark.parametrize("name", studies_of(PARAMS))
-    def test_studies_can_be_made(self, name: str) -> None:
-        entry = studies_of(PARAMS)[name][1]
-        plans, _ = plans_of_study(PARAMS, name, encoder=entry["encoder"], dataset=entry["dataset"])
-        assert plans
-        assert {entry["encoder"], entry.get("joined", entry["encoder"])} <= set(PARAMS["encoders"])
+@pytest.mark.parametrize("name", studies_of(PARAMS))
+def test_studies_can_be_made(name: str) -> None:
+    entry = studies_of(PARAMS)[name][1]
+    plans, _ = plans_of_study(PARAMS, name, encoder=entry["encoder"], dataset=entry["dataset"])
+    assert plans
+    assert {entry["encoder"], entry.get("joined", entry["encoder"])} <= set(PARAMS["encoders"])
 
-    def test_every_published_table_has_its_stage(self) -> None:
-        files = (ROOT / "pipelines/report/published").glob("table-*.csv")
-        numbered = {re.match(r"table-\d+", file.stem)[0] for file in files}  # versions of the paper share their stage
-        assert numbered
-        assert numbered <= set(TABLES)
 
-    @pytest.mark.parametrize("name", TABLES)
-    def test_a_table_shows_the_encoders_that_it_waits_for(self, name: str) -> None:
-        body = TABLES[name].get("do", TABLES[name])
-        shown, waited = (
-            set(re.findall(r"--encoder (\S+)", body["cmd"])),
-            {part for dep in body["deps"] for part in dep.split("/")},
-        )
-        assert shown <= set(PARAMS["encoders"])
-        assert not shown or shown >= waited & set(PARAMS["encoders"])
-        assert len(shown) == len(re.findall("--encoder", body["cmd"]))
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_shows_the_encoders_that_it_waits_for(name: str) -> None:
+    body = TABLES[name].get("do", TABLES[name])
+    shown = re.findall(r"--encoder (\S+)", body["cmd"])
+    waited = {part for dep in body["deps"] for part in dep.split("/")} & set(PARAMS["encoders"])
+    assert set(shown) <= set(PARAMS["encoders"])
+    assert not shown or set(shown) >= waited
+    assert len(set(shown)) == len(re.findall("--encoder", body["cmd"]))
 
-    def test_the_page_does_not_read_what_tables_record(self) -> None:
-        """Else it is made again after each: `dvc repro` writes paper/dvc.lock."""
-        assert "paper" not in (PARAMS["other_probes"], PARAMS["other_studies"])
 
-    def test_data_sets_are_read_by_their_own_form(self) -> None:
-        assert {values["form"] for values in datasets_of(PARAMS).values()} <= set(DATASETS)
+def test_every_published_table_has_its_stage_and_every_data_set_its_form() -> None:
+    """And the page does not read what tables record, or it is made again after each: `dvc repro` writes paper/dvc.lock."""
+    files = (ROOT / "pipelines/report/published").glob("table-*.csv")
+    numbered = {re.match(r"table-\d+", file.stem)[0] for file in files}  # versions of the paper share their stage
+    assert numbered
+    assert numbered <= set(TABLES)
+    assert "paper" not in (PARAMS["other_probes"], PARAMS["other_studies"])
+    assert {values["form"] for values in datasets_of(PARAMS).values()} <= set(DATASETS)
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +79,9 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]]:
     """By table, how many stages of each kind run for it, in DVC's own graph of the whole project."""
     folder = tmp_path_factory.mktemp("graph")
     (folder / "paper").mkdir()
-    for source, target in (
-        ("dvc.yaml", "dvc.yaml"),
-        ("paper/params.yaml", "params.yaml"),
-        ("paper/tables.yaml", "paper/dvc.yaml"),
-    ):
-        shutil.copy(ROOT / source, folder / target)
+    shutil.copy(ROOT / "dvc.yaml", folder)
+    shutil.copy(ROOT / "paper/params.yaml", folder)
+    shutil.copy(ROOT / "paper/tables.yaml", folder / "paper/dvc.yaml")
     with Repo.init(str(folder), no_scm=True) as repo:
         graph = repo.index.graph
         return {
@@ -100,21 +92,20 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]]:
 
 
 @pytest.mark.filterwarnings("ignore:_NoneStep:DeprecationWarning")
-class TestWhatTablesWaitFor:
-    @pytest.mark.parametrize(
-        ("table", "stages"),
-        [
-            ("table-1", {"extract": 26, "probe-cls": 13, "probe": 26}),
-            ("table-2", {"extract": 42, "probe-cls": 21, "probe": 42}),  # of one data set
-            ("table-3", {"extract": 6, "attention": 6}),  # test images alone
-            ("table-5-v1", {"extract-dense": 6, "detect": 3}),
-            ("table-6", {"extract": 4, "probe-cls": 1, "probe": 2, "study": 1}),
-            ("table-7", {"extract": 14, "study": 7}),
-            ("table-8", {"extract": 4, "extract-whole": 2, "probe": 2, "localise": 2}),
-        ],
-    )
-    def test_nothing_else(self, table: str, stages: dict[str, int], behind: dict[str, Counter[str]]) -> None:
-        assert {name: n for name, n in behind[table].items() if not name.startswith(("code", "recipes"))} == stages
+@pytest.mark.parametrize(
+    ("table", "stages"),
+    [
+        ("table-1", {"extract": 26, "probe-cls": 13, "probe": 26}),
+        ("table-2", {"extract": 42, "probe-cls": 21, "probe": 42}),  # of one data set
+        ("table-3", {"extract": 6, "attention": 6}),  # test images alone
+        ("table-5-v1", {"extract-dense": 6, "detect": 3}),
+        ("table-6", {"extract": 4, "probe-cls": 1, "probe": 2, "study": 1}),
+        ("table-7", {"extract": 14, "study": 7}),
+        ("table-8", {"extract": 4, "extract-whole": 2, "probe": 2, "localise": 2}),
+    ],
+)
+def test_a_table_waits_for_nothing_else(table: str, stages: dict[str, int], behind: dict[str, Counter[str]]) -> None:
+    assert {name: n for name, n in behind[table].items() if not name.startswith(("code", "recipes"))} == stages
 
 
 def smaller(encoders: Sequence[str], sets: Sequence[str]) -> Callable[[dict[str, Any]], None]:
@@ -155,16 +146,9 @@ def write_tables(folder: Path, encoders: Sequence[str]) -> None:
 
 def write_checkpoint(folder: Path, name: str) -> None:
     """Random values under the names that the authors publish."""
-    file, _ = PUBLISHED[name][0].smaller()
-    file = replace(file, depth=DEPTH)
+    file = replace(PUBLISHED[name][0].smaller()[0], depth=DEPTH)
     folder.mkdir(exist_ok=True)
-    state = values_of(file.tensors(), seed=KINDS.index(name))
-    torch.save(written(file, state), folder / f"{name}.pth")
-
-
-def block_of(features: Path) -> int:
-    (block,) = {name.split("/")[1] for name in FeatureStore.open(features).arrays if name.startswith("patch/")}
-    return int(block.removeprefix("block"))
+    torch.save(written(file, values_of(file.tensors(), seed=KINDS.index(name))), folder / f"{name}.pth")
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +159,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "paper").mkdir()
     for name in KINDS:
         write_checkpoint(folder / "checkpoints", name)
+    (folder / "data").mkdir()
     for name, values in datasets_of(PARAMS).items():
-        source = write_example(folder / "examples" / name, values["form"])
-        (folder / "data").mkdir(exist_ok=True)
-        shutil.move(source, folder / "data" / name)
+        shutil.move(write_example(folder / "examples" / name, values["form"]), folder / "data" / name)
     (folder / "data/imagenet-1pct/imagenet-1pct.txt").write_text("n01443537_2.JPEG\nn01440764_9.JPEG\n")
     Repo.init(str(folder), no_scm=True).close()
     return folder
@@ -221,36 +204,25 @@ NO_CLS_ATTENTION = ("Not computed: capi-l14, ijepa-h14", "no [cls]: uniform")
 NO_WEIGHTS = ("Entropy: of the weights",)
 EMPTY = {
     "accuracy": dict.fromkeys(("cls", "cls_converged", "abmilp_minus_cls"), NO_CLS),
-    "gains": {
-        **dict.fromkeys(("share", "share_interval"), ("share of the errors that the other head makes, if it makes any",)),
-        "points_interval": ("it has no share of errors and no interval",),
-    },
+    "gains": dict.fromkeys(("share", "share_interval"), ("share of the errors that the other head makes, if it makes any",))
+    | {"points_interval": ("it has no share of errors and no interval",)},
     "probes": dict.fromkeys(("entropy", "ln_T", "effective_patches"), NO_WEIGHTS),
     "selection": dict.fromkeys(("entropy_mae_b16", "effective_patches_mae_b16"), NO_WEIGHTS),
     "aggregation-entropy": dict.fromkeys(("last_block", "effective_patches_last_block"), NO_CLS_ATTENTION),
     "attention-by-block": dict.fromkeys(("cls_self", "cls_patch_entropy", "effective_patches"), NO_CLS_ATTENTION),
-    "variants": {
-        **dict.fromkeys(("activation", "self_attention"), ("Linear layers Activation Self-attention",)),  # without any
-        "against_one_layer": ("Against one layer: points",),  # of itself
-    },
-    "against": {
-        **dict.fromkeys(("study", "preset", "note"), ("Nothing that a number states of its measurement",)),  # of none
-        "within": ("a dash where neither is known",),
-    },
+    "variants": dict.fromkeys(("activation", "self_attention"), ("Linear layers Activation Self-attention",))  # without any
+    | {"against_one_layer": ("Against one layer: points",)},  # of itself
+    "against": dict.fromkeys(("study", "preset", "note"), ("Nothing that a number states of its measurement",))  # of none
+    | {"within": ("a dash where neither is known",)},
     "against-differing": dict.fromkeys(("study", "note"), ("that were measured in another way",)),  # of none
     "variants-apart": {"activation": ("Linear layers Activation Self-attention",)},
 }
 
 
-def words_of(page: Path) -> str:
-    """What a reader sees."""
-    text = re.sub(r"<(style|script|svg)\b.*?</\1>|<[^>]+>", " ", page.read_text(), flags=re.DOTALL)
-    return " ".join(html.unescape(text).split())
-
-
 def check_cells(folder: Path) -> int:
     """Number of cells that are filled on a page; asserts that it says why any other is not."""
-    n_filled, words = 0, words_of(folder / "index.html")
+    text = re.sub(r"<(style|script|svg)\b.*?</\1>|<[^>]+>", " ", (folder / "index.html").read_text(), flags=re.DOTALL)
+    n_filled, words = 0, " ".join(html.unescape(text).split())  # which a reader sees
     for file in sorted(folder.glob("tables/*.csv")):
         if file.stem == "results" or file.stem.startswith("published"):
             continue
@@ -281,7 +253,7 @@ class TestMiniature:
         }
         entropies = csv.DictReader((project / "tables/figures-3-to-6/tables/aggregation-entropy.csv").open())
         assert len({row["entropy"] for row in entropies if row["encoder"] not in WITHOUT_CLS}) == len(KINDS) - len(WITHOUT_CLS)
-        assert block_of(project / "features/simmim-b16-imagenet-train") == 8
+        assert set(FeatureStore.open(project / "features/simmim-b16-imagenet-train").spec.blocks) == {8}
         metrics = read_result(project / "probes/imagenet/ijepa-h14/abmilp/metrics.json")
         assert metrics["recipe"]["epochs"] == 50  # of ViT-H; those of the data set are one here
         for name in PARAMS["localised"]:

@@ -56,13 +56,13 @@ def world(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_its_entries_keep_the_contracts(present: Path) -> None:
     testing.check_encoder("newcomer-vit", arguments={"depth": 1})
     testing.check_aggregator("newcomer-gem")
-    testing.check_statistic("newcomer_first_to_cls")
-    testing.check_statistic("newcomer_growth")
+    for name in ("newcomer_first_to_cls", "newcomer_growth"):
+        testing.check_statistic(name)
     testing.check_dataset("newcomer-birds")
     testing.check_metric("newcomer_top2")
 
 
-def test_the_key_names_the_package_and_holds_a_digest_of_its_code(world: Path, present: Path) -> None:
+def test_what_it_brings_is_computed_where_it_is_named_alone_and_the_key_says_of_which_code(world: Path, present: Path) -> None:
     store = FeatureStore.open(world / "set")
     architecture = json.loads(store.spec.architecture)
     assert (architecture["model"], architecture["package"], architecture["depth"]) == ("newcomer-vit", PACKAGE, 3)
@@ -70,17 +70,10 @@ def test_the_key_names_the_package_and_holds_a_digest_of_its_code(world: Path, p
     assert store.spec.statistics == ("cls_self", "newcomer_first_to_cls", "newcomer_growth")
     assert store.array("statistics/newcomer_first_to_cls/view0").shape == (24, 3, 2)
     assert store.array("statistics/newcomer_growth/view0").shape == (24, 3)
-
-
-def test_its_statistics_are_computed_where_they_are_named_alone(present: Path) -> None:
     encoder = load_encoder("quickstart-random")
     assert encoder.can_have("newcomer_growth")
     assert not any(name.startswith("newcomer") for name in encoder.statistics)
-
-
-def test_its_metric_is_measured(world: Path) -> None:
-    measures = json.loads((world / "gem/metrics.json").read_text())
-    assert {"top1", "top5", "newcomer_top2"} <= measures.keys()
+    assert {"top1", "top5", "newcomer_top2"} <= json.loads((world / "gem/metrics.json").read_text()).keys()
 
 
 def test_a_saved_head_names_the_package(world: Path, present: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,30 +88,24 @@ def test_a_saved_head_names_the_package(world: Path, present: Path, monkeypatch:
         load_as_recorded("newcomer-vit", recorded, {})
 
 
-def test_an_older_probe_of_ours_has_no_such_field(tmp_path: Path, world: Path) -> None:
-    described = json.loads((world / "gem/trained/seed0.json").read_text())
-    for suffix in (".json", ".safetensors"):
-        shutil.copy((world / "gem/trained/seed0").with_suffix(suffix), tmp_path / f"seed0{suffix}")
-    (tmp_path / "seed0.json").write_text(json.dumps({n: v for n, v in described.items() if n != "package"}))
-    with pytest.raises(BeyondClsError, match="unknown aggregator 'newcomer-gem'"):
-        load_probe(tmp_path / "seed0")
-
-
-def test_listings_and_errors_have_its_names(beyondcls: Callable[..., str], present: Path, world: Path, tmp_path: Path) -> None:
-    assert f"newcomer-vit: of the package {PACKAGE} 1.2" in beyondcls("encoders", "newcomer")
-    sets = ("--features", world / "set", "--test", world / "set", "--out", tmp_path / "out")
-    assert "did you mean 'newcomer-gem'?" in beyondcls("probe", *sets, "--head", "newcomr-gem", fails=True)
-    assert "'p'" in beyondcls("probe", *sets, "--head", "newcomer-gem", "--option", "pp=1", fails=True)
-
-
-def test_listings_and_errors_have_them_not_where_it_is_absent(
-    beyondcls: Callable[..., str], world: Path, tmp_path: Path
+def test_listings_and_errors_have_its_names_where_it_is_installed(
+    beyondcls: Callable[..., str], site: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "newcomer" not in beyondcls("encoders", "newcomer")
     sets = ("--features", world / "set", "--test", world / "set", "--out", tmp_path / "out")
+    assert "newcomer" not in beyondcls("encoders", "newcomer")
     assert "unknown aggregator 'newcomer-gem'" in beyondcls("probe", *sets, "--head", "newcomer-gem", fails=True)
     beyondcls("attention", "--features", world / "set", "--out", tmp_path / "attention")
     assert set(json.loads((tmp_path / "attention/summary.json").read_text())["statistics"]) == {"cls_self"}
+    shutil.copytree(world / "gem/trained", tmp_path / "older")
+    described = json.loads((world / "gem/trained/seed0.json").read_text())
+    (tmp_path / "older/seed0.json").write_text(json.dumps({n: v for n, v in described.items() if n != "package"}))
+    with pytest.raises(BeyondClsError, match="unknown aggregator 'newcomer-gem'"):
+        load_probe(tmp_path / "older/seed0")
+    monkeypatch.syspath_prepend(site)
+    assert f"newcomer-vit: of the package {PACKAGE} 1.2" in beyondcls("encoders", "newcomer")
+    assert "did you mean 'newcomer-gem'?" in beyondcls("probe", *sets, "--head", "newcomr-gem", fails=True)
+    assert "'p'" in beyondcls("probe", *sets, "--head", "newcomer-gem", "--option", "pp=1", fails=True)
+    sys.modules.pop(MODULE, None)
 
 
 def test_a_package_that_cannot_be_imported_is_noted(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch) -> None:
@@ -147,14 +134,7 @@ def test_digests_of_code_are_of_what_is_used(site: Path, tmp_path: Path, monkeyp
     }
     project = Project(ROOT)
 
-    def of_packages() -> dict[str, dict[str, str | None]]:
-        files = ["extract/mine", "extract/quickstart-random", "heads/abmilp", "heads/gem", "readers/csv"]
-        files.append("readers/newcomer-birds")
-        by_file = {unit.file: project.digests(unit.modules, unit.used) for unit in units(params, project) if unit.file in files}
-        return {file: {name: digest for name, digest in by_file[file].items() if ": " in name} for file in files}
-
-    before = of_packages()
-    assert {file: set(digests) for file, digests in before.items()} == {
+    expected = {
         "extract/mine": {f"{PACKAGE}: encoders.newcomer-vit"},
         "extract/quickstart-random": set(),
         "heads/abmilp": {f"{PACKAGE}: metrics.newcomer_top2"},
@@ -162,6 +142,15 @@ def test_digests_of_code_are_of_what_is_used(site: Path, tmp_path: Path, monkeyp
         "readers/csv": set(),
         "readers/newcomer-birds": {f"{PACKAGE}: datasets.newcomer-birds"},
     }
+
+    def of_packages() -> dict[str, dict[str, str | None]]:
+        digests = {
+            unit.file: project.digests(unit.modules, unit.used) for unit in units(params, project) if unit.file in expected
+        }
+        return {file: {name: digest for name, digest in digests[file].items() if ": " in name} for file in expected}
+
+    before = of_packages()
+    assert {file: set(digests) for file, digests in before.items()} == expected
     assert MODULE not in sys.modules
     with (tmp_path / "site" / f"{MODULE}.py").open("a") as module:
         module.write("ONE = 1\n")

@@ -61,8 +61,9 @@ def predict(command, world):
     """Standard output of `beyondcls predict`, and what it says beside that, without line breaks."""
 
     def predict(*given, probe=None, encoder=ENCODER, fails=False) -> tuple[str, str]:
-        where = ("--probe", probe or world.probe("abmilp"), *encoder)
-        status, out, err = command("predict", *(given or [world.folder / "photos/a.png"]), *where)
+        """Of the photo a.png, if options are all that is given."""
+        photo = [world.folder / "photos/a.png"] if not given or str(given[0]).startswith("--") else []
+        status, out, err = command("predict", *photo, *given, "--probe", probe or world.probe("abmilp"), *encoder)
         assert status == int(fails), err
         return out, " ".join(err.split())
 
@@ -80,31 +81,28 @@ def test_prints_classes_with_their_probabilities(predict, world):
         order = probabilities[i].argsort(descending=True)[:2].tolist()
         expected = [f"  {100 * probabilities[i, k]:5.1f} %  {('cat', 'dog', 'owl')[k]}" for k in order]
         assert lines[3 * i + 1 : 3 * i + 3] == expected
-
-
-def test_json_is_all_that_stands_on_standard_output(predict, world):
     out, err = predict(world.folder / "photos/*.png", "--json", "--batch-size", 1)
-    entries = [json.loads(line) for line in out.splitlines()]
-    assert [Path(entry["image"]).name for entry in entries] == ["a.png", "b.png"]
-    for entry in entries:
-        assert sorted(found["label"] for found in entry["classes"]) == [0, 1, 2]
-        assert sum(found["probability"] for found in entry["classes"]) == pytest.approx(1, abs=1e-5)
-        ranked = [found["probability"] for found in entry["classes"]]
-        assert ranked == sorted(ranked, reverse=True)
-    assert "2/2" in err
+    for i, entry in enumerate(map(json.loads, out.splitlines())):  # and nothing else is on standard output
+        assert entry["image"] == files[i]
+        order = probabilities[i].argsort(descending=True)
+        assert [found["label"] for found in entry["classes"]] == order.tolist()
+        assert [found["probability"] for found in entry["classes"]] == pytest.approx(probabilities[i][order].tolist(), abs=1e-5)
+    assert (i, "2/2" in err) == (1, True)
+    out, _ = predict(world.folder / "photos/a.png", "--top", 1, probe=world.probe("abmilp", classes=None))
+    assert out.splitlines()[1].split("  ")[-1] == f"class {probabilities[0].argmax()}"
 
 
 def test_several_labels_an_image(predict, world):
-    many, image = world.probe("abmilp", multilabel=True), world.folder / "photos/a.png"
+    many = world.probe("abmilp", multilabel=True)
     model = online(load_encoder("quickstart-random"), many)
     assert model.multilabel
-    expected = model(*model.prepare(image))[0][0].sigmoid()
+    expected = model(*model.prepare(world.folder / "photos/a.png"))[0][0].sigmoid()
     threshold = float(expected.sort().values[:2].mean())
-    out, _ = predict(image, "--json", "--threshold", threshold, probe=many)
+    out, _ = predict("--json", "--threshold", threshold, probe=many)
     found = {entry["label"]: entry for entry in json.loads(out)["classes"]}
     np.testing.assert_allclose([found[k]["probability"] for k in range(3)], expected, atol=1e-6)
     assert [found[k]["yes"] for k in range(3)] == (expected >= threshold).tolist()
-    out, _ = predict(image, "--threshold", threshold, probe=many)
+    out, _ = predict("--threshold", threshold, probe=many)
     assert [line.split()[2] for line in out.splitlines()[1:]] == ["yes", "yes", "no"]
 
 
@@ -127,111 +125,84 @@ def test_overlays_show_the_crop_and_where_the_head_looks(predict, world, tmp_pat
     change = np.asarray(over).astype(float).sum(-1).reshape(8, 28, 8, 28).mean((1, 3))
     row, column = divmod(int(weights.argmax()), 8)
     assert change[row, column] > np.median(change)
-
-
-def test_a_head_without_weights_has_crops_only(predict, world, tmp_path):
-    _, err = predict(world.folder / "photos/a.png", "--overlays", tmp_path / "look", probe=world.probe("cls"))
+    _, err = predict("--overlays", tmp_path / "crops", probe=world.probe("cls"))
     assert "this head has no weights over the patches; overlays are left out" in err
-    assert [p.name for p in (tmp_path / "look").iterdir()] == ["0-a-crop.png"]
+    assert [p.name for p in (tmp_path / "crops").iterdir()] == ["0-a-crop.png"]
 
 
 def test_a_second_encoder(predict, world, tmp_path):
-    params, image = tmp_path / "params.yaml", world.folder / "photos/a.png"
+    params = tmp_path / "params.yaml"
     entries = (f"{name}: {{model: quickstart-random, random_seed: {seed}}}" for seed, name in enumerate(("one", "two")))
     params.write_text(f"encoders: {{{', '.join(entries)}}}\n")
     joined = world.probe("joined")
     named = ("--encoder", "one", "--joined-encoder", "two")
     by_hand = ("--joined-encoder", "x", "--joined-model", "quickstart-random", "--joined-random-seed", 1)
-    assert predict(image, "--params", params, probe=joined, encoder=named)[0] == predict(image, *by_hand, probe=joined)[0]
+    assert predict("--params", params, probe=joined, encoder=named)[0] == predict(*by_hand, probe=joined)[0]
     words = "reads 'joined/attention/cls', of a second encoder ('quickstart-vit'); give it"
-    assert words in predict(image, probe=joined, fails=True)[1]
+    assert words in predict(probe=joined, fails=True)[1]
     words = "--joined-random-seed was given without --joined-encoder NAME"
-    assert words in predict(image, "--joined-random-seed", 1, probe=joined, fails=True)[1]
+    assert words in predict("--joined-random-seed", 1, probe=joined, fails=True)[1]
 
 
 def test_an_aggregator_of_the_user(predict, world):
     own = {"probe": world.probe("own")}
-    assert predict(world.folder / "photos/a.png", "--own", f"{world.folder}/own.py:First", **own)[0].count(" % ") == 3
+    assert predict("--own", f"{world.folder}/own.py:First", **own)[0].count(" % ") == 3
     assert "if you trust that file, name it" in predict(fails=True, **own)[1]
 
 
-class TestDamage:
-    @pytest.fixture
-    def photos(self, world, tmp_path):
-        shutil.copytree(world.folder / "photos", tmp_path / "photos")
-        (tmp_path / "photos/b.png").write_bytes(picture(1)[:80])
-        return tmp_path / "photos"
-
-    def test_stops_and_is_named(self, predict, photos):
-        out, err = predict(photos, fails=True)
-        assert "'b.png' in" in err
-        assert "mend it, or go on with --on-error record" in err
-        assert "c.png" not in out
-
-    def test_is_recorded(self, predict, photos, tmp_path):
-        options = ("--on-error", "record", "--overlays", tmp_path / "look")
-        out, err = predict(photos, *options, "--json")
-        entries = {Path(entry["image"]).name: entry for entry in map(json.loads, out.splitlines())}
-        assert list(entries) == ["a.png", "b.png", "c.png"]
-        assert "cannot be decoded" in entries["b.png"]["error"]
-        assert "classes" in entries["c.png"]
-        assert "1 of 3 images were not shown to the probe" in err
-        whole = json.loads(predict(photos / "more", "--json")[0])
-        assert whole["classes"] == entries["c.png"]["classes"]  # those behind it are not mixed up
-        assert "b.png\n  not shown: 'b.png' in" in predict(photos, *options)[0]
-        assert "none of the 1 images could be shown" in predict(photos / "b.png", "--on-error", "record", fails=True)[1]
-
-    def test_logits_that_are_no_numbers(self, world):
-        model = online(load_encoder("quickstart-random"), world.probe("abmilp"))
-        torch.nn.init.constant_(model.head.classifier.bias, torch.nan)
-        (result,) = predictions(Classes(model), [world.folder / "photos/a.png"])
-        assert "a.png: the head gives NaN" in result.problem
+def test_a_damaged_image_is_named_or_recorded(predict, world, tmp_path):
+    photos = Path(shutil.copytree(world.folder / "photos", tmp_path / "photos"))
+    (photos / "b.png").write_bytes(picture(1)[:80])
+    out, err = predict(photos, fails=True)
+    assert "'b.png' in" in err
+    assert "mend it, or go on with --on-error record" in err
+    assert "c.png" not in out
+    options = ("--on-error", "record", "--overlays", tmp_path / "look")
+    out, err = predict(photos, *options, "--json")
+    entries = {Path(entry["image"]).name: entry for entry in map(json.loads, out.splitlines())}
+    assert list(entries) == ["a.png", "b.png", "c.png"]
+    assert "cannot be decoded" in entries["b.png"]["error"]
+    assert "1 of 3 images were not shown to the probe" in err
+    whole = json.loads(predict(photos / "more", "--json")[0])
+    assert whole["classes"] == entries["c.png"]["classes"]  # those behind it are not mixed up
+    assert "b.png\n  not shown: 'b.png' in" in predict(photos, *options)[0]
+    assert "none of the 1 images could be shown" in predict(photos / "b.png", "--on-error", "record", fails=True)[1]
 
 
-class TestBadInput:
-    @pytest.fixture
-    def said(self, predict):
-        """The error of a command that fails."""
-
-        def said(*arguments, probe=None):
-            out, err = predict(*arguments, probe=probe, encoder=() if "--encoder" in arguments else ENCODER, fails=True)
-            assert out == ""
-            return err
-
-        return said
-
-    def test_another_transform_than_the_probes(self, said, world, tmp_path):
-        photo, options = world.folder / "photos/a.png", ("--crop-mode", "squash", "--mean", "0,0,0")
-        assert "sees mean 0.4914,0.4822,0.4465 (not 0.0,0.0,0.0), crop_mode center (not squash), as" in said(photo, *options)
-        params = tmp_path / "params.yaml"
-        params.write_text("encoders: {mine: {model: quickstart-random, input_size: 40}}")
-        assert "sees input_size 32 (not 40)" in said(photo, "--encoder", "mine", "--params", params)
-        assert "--mean is 'a,b,c', expected numbers with commas" in said(photo, "--mean", "a,b,c")
-
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            ("gone.png", "no image 'gone.png', nor any that it matches as a pattern"),
-            ("gone/*.png", "no image 'gone/*.png'"),
-            ("empty", "empty' has no images; expected .jpg"),
-            ("emp*", "no images in what"),
-            ("PHOTO --on-error skip", "--on-error is 'skip', expected raise or record"),
-            ("PHOTO --params misspelt.yaml", "did you mean 'checkpoint'?"),
-            ("PHOTO --params mine.yaml", "unknown encoder 'quickstart-random'"),
-        ],
-    )
-    def test_what_is_not_there(self, given, message, said, world, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "empty").mkdir()
-        (tmp_path / "empty/notes.txt").write_text("")
-        for name, text in (("misspelt", "quickstart-random: {checkpont: x}"), ("mine", "mine: {}")):
-            (tmp_path / f"{name}.yaml").write_text(f"encoders: {{{text}}}\n")
-        assert message in said(*given.replace("PHOTO", str(world.folder / "photos/a.png")).split())
+def test_logits_that_are_no_numbers(world):
+    model = online(load_encoder("quickstart-random"), world.probe("abmilp"))
+    torch.nn.init.constant_(model.head.classifier.bias, torch.nan)
+    (result,) = predictions(Classes(model), [world.folder / "photos/a.png"])
+    assert "a.png: the head gives NaN" in result.problem
 
 
-def test_classes_without_names(predict, world):
-    out, _ = predict(world.folder / "photos/a.png", "--top", 1, probe=world.probe("abmilp", classes=None))
-    assert out.splitlines()[1].split("  ")[-1] in ("class 0", "class 1", "class 2")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "PHOTO --crop-mode squash --mean 0,0,0",
+            "sees mean 0.4914,0.4822,0.4465 (not 0.0,0.0,0.0), crop_mode center (not squash)",
+        ),
+        ("PHOTO --encoder resized --params some.yaml", "sees input_size 32 (not 40)"),
+        ("PHOTO --mean a,b,c", "--mean is 'a,b,c', expected numbers with commas"),
+        ("gone.png", "no image 'gone.png', nor any that it matches as a pattern"),
+        ("gone/*.png", "no image 'gone/*.png'"),
+        ("empty", "empty' has no images; expected .jpg"),
+        ("emp*", "no images in what"),
+        ("PHOTO --on-error skip", "--on-error is 'skip', expected raise or record"),
+        ("PHOTO --params misspelt.yaml", "did you mean 'checkpoint'?"),
+        ("PHOTO --params some.yaml", "unknown encoder 'quickstart-random'"),
+    ],
+)
+def test_what_cannot_be(given, message, predict, world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/notes.txt").write_text("")
+    (tmp_path / "misspelt.yaml").write_text("encoders: {quickstart-random: {checkpont: x}}")
+    (tmp_path / "some.yaml").write_text("encoders: {resized: {model: quickstart-random, input_size: 40}}")
+    words = given.replace("PHOTO", str(world.folder / "photos/a.png")).split()
+    out, err = predict(*words, encoder=() if "--encoder" in words else ENCODER, fails=True)
+    assert (out, message in err) == ("", True), err
 
 
 def test_images_are_found_in_order_and_once(tmp_path, monkeypatch):
@@ -273,10 +244,7 @@ def test_pixels_are_scaled_and_turned_as_the_probe_records(predict, world, tmp_p
     assert "scale none" in predict(tmp_path / "deep.png", "--scale", "0,9", fails=True)[1]
 
 
-def test_equal_probabilities_are_told_by_label():
+def test_equal_probabilities_are_told_by_label_and_terminals_obey_no_name():
     assert Classified((0.25, 0.5, 0.25), "abc", top=3).ranked() == [(0.5, 1), (0.25, 0), (0.25, 2)]
-
-
-def test_terminals_obey_no_name():
     assert legible("a\x1b[31mb\n") == "a?[31mb\n"
     assert "\x1b" not in Prediction(Path("\x1b"), Classified((1.0,), ("\x1b",))).to_text()

@@ -1,10 +1,10 @@
 """`beyondcls predict` with heads for patches and detectors: what it prints, keeps, draws and refuses."""
 
-import csv
 import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -63,18 +63,12 @@ def predict(command, world):
     return predict
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "predictions.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("name", ["linear", "logistic"])
 def test_label_maps_in_pixels_of_the_pictures(predict, world, tmp_path, name):
-    out, _ = predict(
-        f"segmentation/{name}/seed0", "--out", tmp_path, "--overlays", tmp_path / "look", "--json", "--batch-size", 1
-    )
+    options = ("--out", tmp_path, "--overlays", tmp_path / "look", "--json", "--batch-size", 1)
+    out, _ = predict(f"segmentation/{name}/seed0", *options)
     model = online(load_encoder(NAME), world / f"segmentation/{name}/seed0")
-    entries, table = [json.loads(line) for line in out.splitlines()], rows(tmp_path)
+    entries, table = [json.loads(line) for line in out.splitlines()], pd.read_csv(tmp_path / "predictions.csv")
     assert [Path(entry["image"]).name for entry in entries] == ["000003.png", "000007.png"]
     for i, entry in enumerate(entries):
         label_map = np.asarray(Image.open(entry["label_map"]))
@@ -87,8 +81,8 @@ def test_label_maps_in_pixels_of_the_pictures(predict, world, tmp_path, name):
         order = np.argsort(-counts)[: (counts > 0).sum()].tolist()
         assert [(one["class"], one["label"]) for one in entry["classes"]] == [(CLASSES[k], k) for k in order]
         np.testing.assert_allclose([one["share"] for one in entry["classes"]], counts[order] / 1600, atol=1e-6)
-        in_table = [row for row in table if row["image"] == entry["image"]]
-        assert [(r["class"], float(r["share"])) for r in in_table] == [(one["class"], one["share"]) for one in entry["classes"]]
+        of_image = table[table.image == entry["image"]][["class", "label", "share"]]
+        assert of_image.to_dict("records") == entry["classes"]
         over = np.asarray(Image.open(entry["overlay"])).astype(int)
         plain = np.asarray(Image.open(entry["image"]).convert("RGB").resize((336, 224), Image.Resampling.LANCZOS))
         assert over.shape[0] == 224
@@ -101,10 +95,9 @@ def test_a_folder_stands_for_its_first_seed(predict, world):
     shown, err = predict("segmentation")
     assert f"of {world / 'segmentation'}, linear/seed0 is used" in err
     assert shown == predict("segmentation/linear/seed0.json")[0]
-    assert first_seed(world / "detection") == world / "detection/trained/seed2"
-    assert first_seed(world / "detection/trained") == world / "detection/trained/seed2"
-    assert first_seed(world / "segmentation/logistic") == world / "segmentation/logistic/seed0"
-    assert first_seed(world / "detection/trained/seed10") == world / "detection/trained/seed10"
+    folders = {"detection": "trained/seed2", "detection/trained": "seed2", "segmentation/logistic": "seed0"}
+    for folder, seed in (folders | {"detection/trained/seed10": ""}).items():
+        assert first_seed(world / folder) == world / folder / seed
 
 
 def test_objects_with_their_scores(predict, world, tmp_path):
@@ -115,20 +108,20 @@ def test_objects_with_their_scores(predict, world, tmp_path):
     options = ("--score-threshold", threshold, "--json", "--out", tmp_path)
     entries = [json.loads(line) for line in predict("detection", *options)[0].splitlines()]
     for entry, one in zip(entries, detected, strict=True):
-        n = int((one.scores >= threshold).sum())
-        assert [found["label"] for found in entry["objects"]] == one.labels[:n].tolist()
-        assert [found["class"] for found in entry["objects"]] == [CLASSES[label] for label in one.labels[:n]]
-        np.testing.assert_allclose([found["score"] for found in entry["objects"]], one.scores[:n], atol=1e-5)
-        np.testing.assert_allclose([found["box"] for found in entry["objects"]], one.boxes[:n], atol=0.01)
+        found, n = pd.DataFrame(entry["objects"]), int((one.scores >= threshold).sum())
+        assert found["label"].tolist() == one.labels[:n].tolist()
+        assert found["class"].tolist() == [CLASSES[label] for label in one.labels[:n]]
+        np.testing.assert_allclose(found["score"], one.scores[:n], atol=1e-5)
+        np.testing.assert_allclose(found["box"].tolist(), one.boxes[:n], atol=0.01)
     n_all, n_shown = sum(len(one.labels) for one in detected), sum(len(entry["objects"]) for entry in entries)
     assert 0 < n_shown < n_all
-    table, results = rows(tmp_path), json.loads((tmp_path / "detections.json").read_text())
+    table, results = pd.read_csv(tmp_path / "predictions.csv"), json.loads((tmp_path / "detections.json").read_text())
     assert len(table) == len(results) == n_all, "files have every object, whatever its score"
     assert {(one["image_id"], one["file_name"]) for one in results} == {(3, str(files[0])), (7, str(files[1]))}
-    for row, one in zip(table, results, strict=True):
-        assert (row["image"], int(row["label"]) + 1) == (one["file_name"], one["category_id"])
-        box = [float(row[name]) for name in ("x0", "y0", "x1", "y1")]
-        np.testing.assert_allclose([box[0], box[1], box[2] - box[0], box[3] - box[1]], one["bbox"], atol=0.02)
+    assert table.image.tolist() == [one["file_name"] for one in results]
+    assert (table.label + 1).tolist() == [one["category_id"] for one in results]
+    boxes = np.stack([table.x0, table.y0, table.x1 - table.x0, table.y1 - table.y0], 1)
+    np.testing.assert_allclose(boxes, [one["bbox"] for one in results], atol=0.02)
     assert results[0]["segmentation"]["size"] == list(SIZE)
     assert "nothing with a score of 100 % or more; " in predict("detection", "--score-threshold", 1)[0]
 
@@ -145,11 +138,7 @@ def test_objects_are_drawn_at_the_size_of_the_overlay():
     assert over.shape == (224, 336, 3)
     assert (over[:110, :].max(), over[:, :160].max()) == (0, 0), "what has a low score is not drawn"
     assert (over[180:220, 172:330] > 0).any(2).all()
-
-
-def test_classes_by_share():
-    label_map = np.array([[2, 2, -1], [0, 2, 0]], np.int16)
-    shown = Segmented(Image.new("RGB", (3, 2)), label_map, CLASSES)
+    shown = Segmented(Image.new("RGB", (3, 2)), np.array([[2, 2, -1], [0, 2, 0]], np.int16), CLASSES)
     assert shown.to_lines() == ["   60.0 %  car", "   40.0 %  sky"]
 
 

@@ -1,6 +1,7 @@
 """Trained heads on other test sets: what is measured, compared and refused, and what results say."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import xxhash
+from sklearn.metrics import brier_score_loss, log_loss
 
 import beyondcls as front_door
 from pipelines.report.read_results import read_rows
@@ -43,15 +45,11 @@ def probes(sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """AbMILP and average on 60 % of the images, each seed its own; [cls] and ridge, which keeps no weights, on all."""
     folder = tmp_path_factory.mktemp("probes") / "mae"
     rows = lambda seed, rows: percentage(sets["train"].labels, 60, seed, rows)  # noqa: E731
-    own = Recipe(**{**vars(RECIPE), "order": "own"})
-    plans = {name: HeadPlan(HeadSpec(name), own, seeds=(0, 1)) for name in ("abmilp", "average")}
-    about = {"subset": {"percent": 60, "seed": "own"}}
-    probe(sets["train"], sets["val"], folder, plans, subset=rows, notes=about)
-    others = {
-        "cls": HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,)),
-        "ridge": HeadPlan(HeadSpec("cls"), closed=make_closed("ridge")),
-    }
-    probe(sets["train"], sets["val"], folder, others)
+    plans = {name: HeadPlan(HeadSpec(name), replace(RECIPE, order="own"), seeds=(0, 1)) for name in ("abmilp", "average")}
+    probe(sets["train"], sets["val"], folder, plans, subset=rows, notes={"subset": {"percent": 60, "seed": "own"}})
+    plans = {"cls": HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,))}
+    plans["ridge"] = HeadPlan(HeadSpec("cls"), closed=make_closed("ridge"))
+    probe(sets["train"], sets["val"], folder, plans)
     return folder
 
 
@@ -59,11 +57,11 @@ def written(folder: Path, name: str, head: str = "abmilp") -> dict[str, Any]:
     return read_result(folder / name / "mae" / head / "metrics.json")
 
 
-def logits_of(probes: Path, store: FeatureStore, seed: int, head: str = "abmilp") -> torch.Tensor:
-    with torch.no_grad():
-        return load_probe(probes / head / f"trained/seed{seed}")(
-            {"patch": torch.from_numpy(store.tokens("patch").all()).float()}
-        )[0]
+@torch.no_grad()
+def logits_of(probes: Path, store: FeatureStore, seed: int) -> torch.Tensor:
+    """Of AbMILP."""
+    patch = torch.from_numpy(store.tokens("patch").all()).float()
+    return load_probe(probes / f"abmilp/trained/seed{seed}")({"patch": patch})[0]
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +118,11 @@ def test_calibration_at_the_temperature_of_images_that_no_seed_has_seen(sets, pr
         assert said["temperature"]["values"][seed] == pytest.approx(t, rel=1e-4)
         for prefix, divisor in (("", 1.0), ("tempered_", t)):
             p = (logits_of(probes, fog, seed).double() / divisor).softmax(-1)
-            of_class = p[torch.arange(200), torch.from_numpy(fog.labels)]
             stated, predicted = (values.numpy() for values in p.max(-1))
             ece = calibration_error(stated, predicted == fog.labels, bins_of_width(stated))
-            assert said[f"{prefix}nll"]["values"][seed] == pytest.approx(-of_class.log().mean().item(), rel=1e-4)
+            assert said[f"{prefix}nll"]["values"][seed] == pytest.approx(log_loss(fog.labels, p.numpy()), rel=1e-4)
             assert said[f"{prefix}ece"]["values"][seed] == pytest.approx(ece, abs=0.01)
-            brier = (p - torch.eye(3)[torch.from_numpy(fog.labels)]).square().sum(1).mean().item()
+            brier = brier_score_loss(fog.labels, p.numpy(), scale_by_half=False)
             assert said[f"{prefix}brier"]["values"][seed] == pytest.approx(brier, rel=1e-4)
     assert len(set(said["temperature"]["values"])) == 2
     assert sum(said["reliability"]["n"]) == sum(said["tempered_reliability"]["n"]) == 400
@@ -135,8 +132,7 @@ def test_calibration_at_the_temperature_of_images_that_no_seed_has_seen(sets, pr
 def test_rows_have_the_test_set_as_their_data_set(scores: Path, tmp_path: Path) -> None:
     (tmp_path / "scores").symlink_to(scores)
     rows = read_rows(tmp_path)
-    assert set(rows.kind) == {"scores"}
-    assert set(rows.dataset) == {"val", "fog-1", "fog-2"}
+    assert (set(rows.kind), set(rows.dataset)) == ({"scores"}, {"val", "fog-1", "fog-2"})
     gaps = rows.query("metric == 'gap' and head == 'average' and dataset == 'fog-1'")
     assert gaps.value.tolist() == written(scores, "fog-1", "average")["gap"]["values"]
     assert (gaps.seed.tolist(), gaps.n.tolist()) == ([0, 1], [200, 200])
@@ -149,21 +145,19 @@ def test_a_map_restricts_choices_there_and_in_the_first_set(sets, probes: Path, 
     (tmp_path / "order.txt").write_text("cow\nbee\nant\n")  # of the first set, which changes nothing
     maps = {"r": tmp_path / "map.csv", "val": tmp_path / "order.txt"}
     score([load_trained(probes / "abmilp")], {"val": sets["val"], "r": theirs}, tmp_path / "out", maps)
-    said, kept = written(tmp_path / "out", "r"), np.array(labels) != 1
+    said, among = written(tmp_path / "out", "r"), torch.tensor([0, 2])
     assert (said["n_test"], said["scored"]["n_left_out"], said["scored"]["n_choices"]) == (60, 30, 2)
     assert len(said["notes"]) == 2
-    among = torch.tensor([0, 2])
     for seed in (0, 1):
-        chosen = among[logits_of(probes, theirs, seed)[:, among].argmax(1)].numpy()
-        right = 100 * (chosen == np.array(labels))[kept].mean()
-        assert said["top1"]["values"][seed] == pytest.approx(right)
-        of_val = sets["val"].labels != 1
-        chosen = among[logits_of(probes, sets["val"], seed)[:, among].argmax(1)].numpy()
-        reference = 100 * (chosen == sets["val"].labels)[of_val].mean()
-        assert said["gap"]["values"][seed] == pytest.approx(right - reference)
-    assert said["scored"]["n_reference"] == of_val.sum()
-    ids = [[store.ids[row] for row in np.flatnonzero(chosen)] for store, chosen in ((theirs, kept), (sets["val"], of_val))]
-    digests = [xxhash.xxh3_128_hexdigest("\n".join(of_set).encode()) for of_set in ids]
+        right, digests = [], []
+        for store in (theirs, sets["val"]):
+            rows = np.flatnonzero(store.labels != 1)
+            chosen = among[logits_of(probes, store, seed)[:, among].argmax(1)].numpy()
+            right.append(100 * (chosen == store.labels)[rows].mean())
+            digests.append(xxhash.xxh3_128_hexdigest("\n".join(store.ids[row] for row in rows).encode()))
+        assert said["top1"]["values"][seed] == pytest.approx(right[0])
+        assert said["gap"]["values"][seed] == pytest.approx(right[0] - right[1])
+    assert said["scored"]["n_reference"] == len(rows)
     assert [said["test_images"], said["scored"]["reference_images"]] == digests
     trained = read_result(probes / "abmilp/metrics.json")
     assert written(tmp_path / "out", "val")["top1"]["values"] == pytest.approx(trained["top1"]["values"])
@@ -179,15 +173,13 @@ def test_by_command(sets, probes: Path, tmp_path: Path, beyondcls) -> None:
     assert written(tmp_path / "out", "fog-1", "cls")["command"].startswith("beyondcls score --probes")
     assert written(tmp_path / "out", "fog-1")["n_test"] == 134
     beyondcls("score", *given)
-    one = beyondcls(
-        "score", "--probes", probes / "average", *of_sets, "--out", tmp_path / "one", "--held-out", sets["train"].where
-    )
-    assert " at temperature " in one
+    one = (*of_sets, "--out", tmp_path / "one", "--held-out", sets["train"].where)
+    assert " at temperature " in beyondcls("score", "--probes", probes / "average", *one)
     assert [place.name for place in (tmp_path / "one/val/mae").iterdir()] == ["average"]
 
 
 def test_a_set_to_compare_with_that_is_not_written(sets, probes: Path, scores: Path, tmp_path: Path, beyondcls) -> None:
-    """As in the pipeline, where each set is a stage."""
+    """As in the pipeline, where each set is a stage; and from Python."""
     given = ("--probes", probes / "abmilp", "--against", f"val={sets['val'].where}", "--out", tmp_path)
     beyondcls("score", *given, "--test", f"fog-2={sets['fog-2'].where}")
     assert [place.name for place in tmp_path.iterdir()] == ["fog-2"]
@@ -196,9 +188,6 @@ def test_a_set_to_compare_with_that_is_not_written(sets, probes: Path, scores: P
     beyondcls("score", *given, "--test", f"val={sets['val'].where}")
     assert written(tmp_path, "val")["top1"] == written(scores, "val")["top1"]
     assert "gap" not in written(tmp_path, "val")
-
-
-def test_folders_from_python(sets, probes: Path, scores: Path, tmp_path: Path) -> None:
     results = front_door.score([str(probes / "abmilp")], {name: sets[name] for name in ("val", "fog-1")}, str(tmp_path))
     assert [*results] == [tmp_path / name / "mae/abmilp" for name in ("val", "fog-1")]
     assert results[tmp_path / "fog-1/mae/abmilp"]["gap"] == written(scores, "fog-1")["gap"]
@@ -213,10 +202,7 @@ def test_folders_from_python(sets, probes: Path, scores: Path, tmp_path: Path) -
         (("--test", "val={val}", "--test", "val={fog-1}"), "names 'val' twice"),
         (("--test", "val={val}", "--map", "fog=map.csv"), "is of no test set, expected one of val"),
         (("--test", "val={val}", "--held-out", "{val}"), "held-out images are test set val"),
-        (
-            ("--test", "val={val}", "--held-out", "{train}", "--probes", "{probes}/cls"),
-            "trained on all 200 images of .* none is held out",
-        ),
+        (("--test", "val={val}", "--held-out", "{train}", "--probes", "{probes}/cls"), "all 200 images of .* none is held out"),
         (("--test", "val={val}", "--probes", "{probes}/ridge"), "ridge has no weights, expected trained/seed"),
         (("--test", "val={val}", "--probes", "{probes}/cls/trained"), "has no HEAD/metrics.json"),
     ],
@@ -228,13 +214,6 @@ def test_commands_that_cannot_be_are_refused(sets, probes: Path, tmp_path: Path,
     err = beyondcls("score", *beside, *named, "--out", tmp_path / "out", fails=True)
     assert re.search(message, err), err
     assert not (tmp_path / "out/val").exists()
-
-
-def test_trained_heads_are_never_replaced(sets, probes: Path) -> None:
-    before = (probes / "abmilp/description.json").read_bytes()
-    with pytest.raises(BeyondClsError, match=r"abmilp holds a head that was trained, expected a score"):
-        score([load_trained(probes / "abmilp")], {probes.parent.name: sets["val"]}, probes.parent.parent)
-    assert (probes / "abmilp/description.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -258,13 +237,6 @@ def test_sets_that_do_not_fit_are_refused(probes: Path, tmp_path: Path, made: di
     assert not list((tmp_path / "out").glob("*/*/*"))
 
 
-def test_other_preprocessing_is_refused(sets, probes: Path, tmp_path: Path) -> None:
-    trained = load_trained(probes / "average")
-    trained.about["transform"] = {"input_size": [3, 64, 64]}
-    with pytest.raises(BeyondClsError, match=r"with transform .*64, 64.*is of .*32, 32"):
-        score([trained], {"val": sets["val"]}, tmp_path / "out")
-
-
 def test_a_map_of_no_image_and_joined_classes_of_the_first_set_are_refused(sets, probes: Path, tmp_path: Path) -> None:
     only = write_features(tmp_path / "only", classes=NAMES, labels=[0] * 96)
     (tmp_path / "cow.txt").write_text("cow")
@@ -279,9 +251,7 @@ def test_a_map_of_no_image_and_joined_classes_of_the_first_set_are_refused(sets,
     before = (tmp_path / "out/val/mae/average/metrics.json").stat().st_mtime_ns
     with pytest.raises(BeyondClsError, match=r"none of the 96 images"):
         score(trained, {"val": sets["val"], "a": only}, tmp_path / "out", {"a": tmp_path / "cow.txt"})
-    assert (tmp_path / "out/val/mae/average/metrics.json").stat().st_mtime_ns == before, (
-        "nothing is written before all is checked"
-    )
+    assert (tmp_path / "out/val/mae/average/metrics.json").stat().st_mtime_ns == before, "all is checked before it is written"
 
 
 def test_images_that_were_learnt_from_are_to_be_known(sets, probes: Path, tmp_path: Path) -> None:
@@ -296,8 +266,16 @@ def test_images_that_were_learnt_from_are_to_be_known(sets, probes: Path, tmp_pa
     assert next(iter(written_.values()))["temperature"]["mean"] > 0
 
 
-def test_logits_that_are_no_numbers_are_refused(sets, probes: Path, tmp_path: Path) -> None:
+def test_heads_that_cannot_be_scored(sets, probes: Path, tmp_path: Path) -> None:
+    """Results of training stay; other preprocessing, and logits that are no numbers."""
+    before = (probes / "abmilp/description.json").read_bytes()
+    with pytest.raises(BeyondClsError, match=r"abmilp holds a head that was trained, expected a score"):
+        score([load_trained(probes / "abmilp")], {probes.parent.name: sets["val"]}, probes.parent.parent)
+    assert (probes / "abmilp/description.json").read_bytes() == before
     trained = load_trained(probes / "average")
     trained.by_seed[1].classifier.weight.data[0, 0] = torch.nan
     with pytest.raises(BeyondClsError, match=r"seed 1 of .*average gives no number for image '000000'"):
+        score([trained], {"val": sets["val"]}, tmp_path / "out")
+    trained.about["transform"] = {"input_size": [3, 64, 64]}
+    with pytest.raises(BeyondClsError, match=r"with transform .*64, 64.*is of .*32, 32"):
         score([trained], {"val": sets["val"]}, tmp_path / "out")

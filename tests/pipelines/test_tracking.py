@@ -30,7 +30,7 @@ from probe.tracking import (
     region_measure,
 )
 from tests.pipelines.report.written import shown, studied, tables
-from tests.pipelines.test_own_images import ENCODER
+from tests.pipelines.test_extract import ENCODER
 
 Command = Callable[..., str]
 HEIGHT, WIDTH, N_FRAMES = 48, 64, 6

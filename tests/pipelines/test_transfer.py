@@ -48,13 +48,31 @@ def metrics(folder: Path) -> dict:
     return read_result(folder / "metrics.json")
 
 
-def test_weights_learned_elsewhere_beat_the_average(probes: Path) -> None:
+def test_weights_learned_elsewhere_beat_the_average(sets, probes: Path) -> None:
+    """The aggregator is kept and the classifier is new; what is written is a probe."""
+    one, other, test = probes / "a/mae/abmilp", probes / "b/mae/abmilp-of-a", sets["b"][1]
     top1 = {head: metrics(probes / "b/mae" / head)["top1"]["mean"] for head in ("average", "abmilp", "abmilp-of-a")}
     assert top1["abmilp-of-a"] > top1["average"] + 10
     assert top1["abmilp-of-a"] == pytest.approx(top1["abmilp"], abs=10)
-    moved = metrics(probes / "b/mae/abmilp-of-a")
+    moved = metrics(other)
     assert (moved["seeds"], len(moved["top1"]["values"])) == ([0, 3], 2)
-    assert moved["recipe"] == metrics(probes / "a/mae/abmilp")["recipe"]
+    assert moved["recipe"] == metrics(one)["recipe"]
+    for seed in (0, 3):
+        before, after = (load_file(folder / f"trained/seed{seed}.safetensors") for folder in (one, other))
+        assert before.keys() == after.keys()
+        same = {name for name in before if torch.equal(before[name], after[name])}
+        assert {name for name in before if name.startswith("aggregator.")} <= same
+        assert "classifier.weight" not in same
+    assert len({digest for digest in moved["transferred"]["aggregators"] if len(digest) == 32}) == 2
+    assert moved["transferred"]["training"] == sets["a"][0].spec.key
+    assert (moved["features"]["test"], moved["cost"]["parameters"]) == (test.spec.key, 0)
+    with torch.no_grad():
+        patch = torch.from_numpy(test.tokens("patch").all()).float()
+        logits, weights = load_probe(other / "trained/seed3")({"patch": patch})
+    accuracy = 100 * (logits.argmax(1).numpy() == test.labels).mean()
+    assert accuracy == pytest.approx(moved["top1"]["values"][1])
+    assert weights is not None
+    assert np.load(other / "trained/weights.npy").shape == weights.shape
 
 
 def test_vectors_of_blocks_without_tokens(tmp_path: Path) -> None:
@@ -79,32 +97,6 @@ def test_the_report_compares_it_with_the_heads_of_its_data_set(probes: Path) -> 
     assert transfer_table(replace(inputs, datasets={"a": inputs.datasets["a"]})) is None
 
 
-def test_the_aggregator_is_kept_and_the_classifier_is_new(sets, probes: Path) -> None:
-    one, other = probes / "a/mae/abmilp", probes / "b/mae/abmilp-of-a"
-    for seed in (0, 3):
-        before, after = (load_file(folder / f"trained/seed{seed}.safetensors") for folder in (one, other))
-        assert before.keys() == after.keys()
-        same = {name for name in before if torch.equal(before[name], after[name])}
-        assert {name for name in before if name.startswith("aggregator.")} <= same
-        assert "classifier.weight" not in same
-    moved = metrics(other)
-    assert len({digest for digest in moved["transferred"]["aggregators"] if len(digest) == 32}) == 2
-    assert moved["transferred"]["training"] == sets["a"][0].spec.key
-    assert moved["features"]["test"] == sets["b"][1].spec.key
-    assert moved["cost"]["parameters"] == 0
-
-
-def test_what_is_written_is_a_probe(sets, probes: Path) -> None:
-    folder, test = probes / "b/mae/abmilp-of-a", sets["b"][1]
-    head = load_probe(folder / "trained/seed3")
-    with torch.no_grad():
-        logits, weights = head({"patch": torch.from_numpy(test.tokens("patch").all()).float()})
-    accuracy = 100 * (logits.argmax(1).numpy() == test.labels).mean()
-    assert accuracy == pytest.approx(metrics(folder)["top1"]["values"][1])
-    assert weights is not None
-    assert np.load(folder / "trained/weights.npy").shape == weights.shape
-
-
 def test_by_command(sets, probes: Path, tmp_path: Path, beyondcls) -> None:
     places = ("--features", sets["b"][0].where, "--test", sets["b"][1].where)
     out = beyondcls("transfer", "--probe", probes / "a/mae/abmilp", *places, "--out", tmp_path / "out")
@@ -117,9 +109,7 @@ def test_by_command(sets, probes: Path, tmp_path: Path, beyondcls) -> None:
 def test_what_cannot_be_transferred_is_refused(sets, probes: Path, tmp_path: Path) -> None:
     with pytest.raises(BeyondClsError, match=r"average has no parameters, so there is nothing to transfer; train that head"):
         transfer(probes / "b/mae/average", *sets["b"], tmp_path / "out")
-    with pytest.raises(
-        BeyondClsError,
-        match=r"abmilp was trained on .* with encoder_weights w, .*other-0 is of .* with v, expected one encoder",
-    ):
+    message = r"abmilp was trained on .* with encoder_weights w, .*other-0 is of .* with v, expected one encoder"
+    with pytest.raises(BeyondClsError, match=message):
         transfer(probes / "a/mae/abmilp", *sets["other"], tmp_path / "out")
     assert not (tmp_path / "out").exists()

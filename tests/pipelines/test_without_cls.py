@@ -1,9 +1,9 @@
 """An encoder without [cls] beside one that has it, through the commands of dvc.yaml."""
 
-import csv
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from pipelines.quickstart.compose import main as compose
@@ -95,12 +95,8 @@ def test_every_stage_goes_through_and_what_there_is_none_of_has_a_dash(beyondcls
         composed = ("--features", features(encoder, "composed"))
         beyondcls("localise", *composed, *probes, "--head", "abmilp", "--workers", "1", "--out", f"localisation/{encoder}")
     beyondcls("report", "--data", "data", "--split", "test")
-    with (tmp_path / "report/tables/accuracy.csv").open() as file:
-        rows = {row["encoder"]: row for row in csv.DictReader(file)}
-    assert rows.keys() == {"with", "without"}
-    for head in HEADS:
-        assert bool(rows["with"][head])
-        assert bool(rows["without"][head]) == (head in TO_TRAIN)
+    filled = pd.read_csv(tmp_path / "report/tables/accuracy.csv", index_col="encoder")[[*HEADS]].notna()
+    assert filled.T.to_dict("list") == {"with": [True] * len(HEADS), "without": [head in TO_TRAIN for head in HEADS]}
 
 
 def test_statistics_of_the_parameter_file_are_for_all_encoders(beyondcls):
@@ -115,20 +111,17 @@ def test_statistics_of_the_parameter_file_are_for_all_encoders(beyondcls):
 
 def test_it_is_an_error_unless_it_is_asked_for(beyondcls, tmp_path):
     for split in ("train", "test"):
-        common = ("extract", "--params", "params.yaml", "--encoder", "without", "--data", "data")
-        beyondcls(*common, "--split", split, "--out", features("without", split))
-    out = tmp_path / "cls"
-    beyondcls("probe", *sets("without"), "--head", "average", "--out", out)
+        given = ("--params", "params.yaml", "--encoder", "without", "--data", "data", "--split", split)
+        beyondcls("extract", *given, "--out", features("without", split))
+    out, probe = tmp_path / "cls", ("probe", *sets("without"), "--head")
+    beyondcls(*probe, "average", "--out", out)
     before = content(out)
-    output = beyondcls("probe", *sets("without"), "--head", "cls", "--out", out, fails=True)
-    assert "has no [cls] tokens" in output
+    assert "has no [cls] tokens" in beyondcls(*probe, "cls", "--out", out, fails=True)
     assert content(out) == before
     # An earlier result does not stay where there is none now; blocks and maps that were not extracted are another matter.
-    beyondcls("probe", *sets("without"), "--head", "cls", "--skip-absent", "--out", out)
+    beyondcls(*probe, "cls", "--skip-absent", "--out", out)
     assert content(out) == ["curves.csv", "description.json", "metrics.json", "trained"]
     metrics = read_result(out / "metrics.json")
     assert (metrics["encoder"], metrics["aggregator"], metrics["absent"]) == ("without", "cls", ["cls"])
     for wrong in (("--block", "0"), ("--option", "blocks=0,1")):
-        beyondcls(
-            "probe", *sets("without"), "--head", "abmilp", *wrong, "--skip-absent", "--out", tmp_path / "abmilp", fails=True
-        )
+        beyondcls(*probe, "abmilp", *wrong, "--skip-absent", "--out", tmp_path / "abmilp", fails=True)

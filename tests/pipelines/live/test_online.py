@@ -4,17 +4,20 @@ import json
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import beyondcls
 from extract.datasets import ImageSet, open_images
+from extract.datasets.pixels import Pixels
 from extract.encoders import Encoder
 from extract.run import extract
 from pipelines.live.online import grid_of, online
-from pipelines.live.pictures import open_picture
+from pipelines.live.pictures import open_picture, open_pictures
 from probe.grid import HeadPlan, HeadSpec
 from probe.head import FinalNorm
 from probe.recipe import Recipe
@@ -37,17 +40,16 @@ class World:
 
     def probe(self, name: str, crop: float | None = None, **changes) -> Path:
         """Path of a trained probe; a copy whose description says something else, None standing for nothing at all."""
-        path = self.folder / "probes" / name / "trained/seed0"
+        path, copy = self.folder / "probes" / name / "trained/seed0", self.folder / "changed"
+        about = json.loads(path.with_suffix(".json").read_text())
         if crop:
-            changes["transform"] = {**json.loads(path.with_suffix(".json").read_text())["transform"], "crop_pct": crop}
-        if changes:
-            copy = self.folder / "changed"
-            about = json.loads(path.with_suffix(".json").read_text()) | changes
-            about = {field: value for field, value in about.items() if field not in changes or value is not None}
-            copy.with_suffix(".json").write_text(json.dumps(about))
-            copy.with_suffix(".safetensors").write_bytes(path.with_suffix(".safetensors").read_bytes())
-            return copy
-        return path
+            changes["transform"] = {**about["transform"], "crop_pct": crop}
+        if not changes:
+            return path
+        about = {field: value for field, value in (about | changes).items() if field not in changes or value is not None}
+        copy.with_suffix(".json").write_text(json.dumps(about))
+        copy.with_suffix(".safetensors").write_bytes(path.with_suffix(".safetensors").read_bytes())
+        return copy
 
 
 @pytest.fixture(scope="module")
@@ -77,22 +79,14 @@ def test_the_map_lies_as_the_patches(world):
     assert model(x)[1][0].argmax() == 7
 
 
-def test_computes_what_the_head_reads_and_no_more(world, images, monkeypatch):
-    asked = []
-    monkeypatch.setattr(Encoder, "__call__", watched(asked, Encoder.__call__))
-    for name, expected in (("cls", [("tiny", (1,), ())]), ("joined", [("tiny", (1,), ()), ("tiny", (), (1,))])):
-        model = online(world.encoder, world.probe(name), joined=world.joined if name == "joined" else None)
-        asked.clear()
-        model.features(images, *([torch.zeros(2, 3, 48, 48)] if name == "joined" else []))
-        assert asked == expected
-
-
-def watched(asked, method):
-    def call(self, images, blocks, statistics=(), maps=(), vectors=(), pooled=False):
-        asked.append((self.name, tuple(blocks), tuple(maps), *vectors, *["pooled"] * pooled))
-        return method(self, images, blocks, statistics, maps, vectors, pooled)
-
-    return call
+def test_computes_what_the_head_reads_and_no_more(world, images):
+    with patch.object(Encoder, "__call__", autospec=True, side_effect=Encoder.__call__) as called:
+        for name, blocks in (("cls", [((1,), ())]), ("joined", [((1,), ()), ((), (1,))])):
+            model = online(world.encoder, world.probe(name), joined=world.joined if name == "joined" else None)
+            called.reset_mock()
+            model.features(images, *([torch.zeros(2, 3, 48, 48)] if name == "joined" else []))
+            for call, (tokens, maps) in zip(called.call_args_list, blocks, strict=True):
+                assert (call.args[2:], call.kwargs) == ((tokens,), {"maps": maps, "vectors": (), "pooled": False})
 
 
 def test_the_attention_is_of_the_probed_block_too(world, tmp_path, images):
@@ -118,13 +112,13 @@ def test_tokens_of_the_second_encoder_are_of_its_recorded_block(world, tmp_path,
     )
     data, name = open_images(str(world.folder / "data/000.tar")), f"{tmp_path}/other.py:Other"
     deep = tiny_encoder(1, depth=3, img_size=48, patch_size=12)
-    stores = [beyondcls.open_store(world.folder / "one"), extract(deep, data, tmp_path / "two", blocks=(1,))]
+    stores = [beyondcls.open_store(world.folder / "one"), extract(deep, data, tmp_path / "two", blocks=(0,))]
     plan = HeadPlan(HeadSpec(name), RECIPE, seeds=(0,))
     probe(stores[0], stores[0], tmp_path / "out", plan, joined=(stores[1], stores[1]))
     second = torch.randn(2, 3, 48, 48)
     model = online(world.encoder, tmp_path / "out/trained/seed0", joined=deep, own=name)
     features = model.features(images, second)
-    assert torch.equal(features["joined/cls"], deep(second, (1,)).cls[1])
+    assert torch.equal(features["joined/cls"], deep(second, (0,)).cls[0])
     assert torch.equal(features["cls"], world.encoder(images, (1,)).cls[1])
 
 
@@ -135,7 +129,8 @@ def test_several_labels_are_recorded(world, tmp_path):
     store = extract(world.encoder, images, tmp_path / "set", statistics=())
     probe(store, store, tmp_path / "out", HeadPlan(SPECS["cls"], RECIPE, seeds=(0,)))
     assert online(world.encoder, tmp_path / "out/trained/seed0").multilabel
-    assert not online(world.encoder, world.probe("cls")).multilabel
+    plain = online(world.encoder, world.probe("cls", classes=["a", "b", "c"]))
+    assert (plain.multilabel, plain.classes) == (False, ("a", "b", "c"))
 
 
 def test_stays_in_evaluation_mode_and_leaves_the_head_alone(world, images):
@@ -163,14 +158,6 @@ def test_moves_with_all_its_parts(world, images, monkeypatch):
     assert logits.device.type == maps.device.type == "meta"
 
 
-def test_a_head_without_description(world, images):
-    spec = HeadSpec("abmilp", final_norm=True)
-    norm = FinalNorm(torch.rand(32), torch.rand(32), 1e-6)
-    model = online(world.encoder, spec.build(32, 16, 5, norm))
-    assert model.classes is None
-    assert model(images)[0].shape == (2, 5)
-
-
 class TestPictures:
     def test_are_cut_as_for_extraction(self, world, tmp_path):
         file = tmp_path / "a.png"
@@ -182,17 +169,19 @@ class TestPictures:
         assert torch.equal(one[0], one[1])
         assert torch.equal(model.prepare(str(file))[0], one[:1])
 
-    def test_damaged(self, tmp_path):
-        (tmp_path / "a.png").write_bytes(picture(0)[:99])
-        with pytest.raises(BeyondClsError, match=r"'a\.png' in .*a\.png cannot be decoded"):
-            open_picture(tmp_path / "a.png")
-
-    def test_are_rgb(self, world, tmp_path):
+    def test_are_rgb_of_8_bits_or_refused(self, world, tmp_path):
         grey = Image.new("LA", (9, 9), (7, 100))
         grey.save(tmp_path / "grey.png")
         model = online(world.encoder, world.probe("cls"))
         assert torch.equal(model.prepare(grey)[0], model.prepare(tmp_path / "grey.png")[0])
         assert open_picture(tmp_path / "grey.png").mode == "RGB"
+        (tmp_path / "a.png").write_bytes(picture(0)[:99])
+        with pytest.raises(BeyondClsError, match=r"'a\.png' in .*a\.png cannot be decoded"):
+            open_picture(tmp_path / "a.png")
+        deep = Image.fromarray(np.full((4, 4), 1000, np.int32))
+        with pytest.raises(BeyondClsError, match=r"cannot be shown: its values, 1000 to 1000, .*--scale 0,65535"):
+            open_pictures(deep)
+        assert open_pictures(deep, Pixels(scale=(0, 2000)))[0].getpixel((0, 0)) == (128, 128, 128)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +217,6 @@ def test_what_is_refused(call, named, world):
         call(world)
 
 
-def test_class_names(world):
-    assert online(world.encoder, world.probe("cls", classes=["a", "b", "c"])).classes == ("a", "b", "c")
-
-
 def test_an_encoder_by_its_name_sees_what_the_probe_records(tmp_path):
     """Also where its default is another: here the whole image, of twice the side."""
     data = open_images(str(write_tar(tmp_path / "data/000.tar", samples(24))))
@@ -251,7 +236,10 @@ def test_an_encoder_by_its_name_sees_what_the_probe_records(tmp_path):
     assert both.encoder.described_transform == both.joined.described_transform
 
 
-def test_grid():
+def test_a_head_without_description_and_the_grid(world, images):
+    norm = FinalNorm(torch.rand(32), torch.rand(32), 1e-6)
+    model = online(world.encoder, HeadSpec("abmilp", final_norm=True).build(32, 16, 5, norm))
+    assert (model.classes, model(images)[0].shape) == (None, (2, 5))
     assert grid_of(tiny_encoder(), 16) == (4, 4)
     wide = tiny_encoder(img_size=(32, 64))
     assert grid_of(wide, 32) == (4, 8)

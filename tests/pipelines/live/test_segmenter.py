@@ -27,16 +27,22 @@ from tests.probe.detection.tiny import OPTIONS
 from tests.truths import with_truths
 
 
+def images_and_encoder(folder):
+    """Four images, and a tiny encoder; random numbers from 0 on."""
+    torch.manual_seed(0)
+    return open_images(str(write_tar(folder / "000.tar", samples(4)))), tiny_encoder()
+
+
+def head(dim, grid, norm=None, n_classes=3):
+    return PatchHead(torch.randn(dim), torch.rand(dim) + 0.5, torch.randn(n_classes, dim), torch.randn(n_classes), grid, norm)
+
+
 @pytest.mark.parametrize("final_norm", [False, True])
 def test_logits_are_those_of_cached_tokens(tmp_path, final_norm):
-    torch.manual_seed(0)
-    data = open_images(str(write_tar(tmp_path / "000.tar", samples(4))))
-    encoder = tiny_encoder()
+    data, encoder = images_and_encoder(tmp_path)
     store = extract(encoder, data, tmp_path / "set", blocks=(0, 1), statistics=())
-    source = Source(store, block=0)
-    norm = FinalNorm.from_store(store) if final_norm else None
-    dim = source.dim
-    made = PatchHead(torch.randn(dim), torch.rand(dim) + 0.5, torch.randn(3, dim), torch.randn(3), store.grid, norm)
+    source, norm = Source(store, block=0), FinalNorm.from_store(store) if final_norm else None
+    made = head(source.dim, store.grid, norm)
     save_patch_head(tmp_path / "linear/seed0", made, {**source.description, "classes": ["a", "b", "c"]})
     model = beyondcls.online(encoder, tmp_path / "linear/seed0.safetensors")
     tokens = torch.from_numpy(store.tokens("patch", 0).rows(range(4))).float()
@@ -51,9 +57,8 @@ def test_logits_are_those_of_cached_tokens(tmp_path, final_norm):
     assert not model.train().training, "stays in evaluation mode"
     with pytest.raises(BeyondClsError, match="train a probe on features of 'tiny'"):
         beyondcls.online(tiny_encoder(5), tmp_path / "linear/seed0")
-    other = PatchHead(torch.zeros(dim), torch.ones(dim), torch.zeros(3, dim), torch.zeros(3), (2, 3))
     with pytest.raises(BeyondClsError, match=r"tiny gives patches \[16, 32\], the head was trained on \[6, 32\]; load the enc"):
-        Segmenter(encoder, other, {"block": 0, "classes": ["a", "b", "c"]})
+        Segmenter(encoder, head(source.dim, (2, 3)), {"block": 0, "classes": ["a", "b", "c"]})
     file = tmp_path / "linear/seed0.json"
     about = json.loads(file.read_text())
     for changed, message in (
@@ -70,15 +75,13 @@ def test_logits_are_those_of_cached_tokens(tmp_path, final_norm):
 @pytest.mark.parametrize("protocol", ["linear", "logistic"])
 def test_label_maps_are_those_that_are_measured(tmp_path, protocol):
     """In pixels of each picture, of which the crop shows a part; pixels of `logistic` have the class of their patch."""
-    torch.manual_seed(0)
-    data = open_images(str(write_tar(tmp_path / "000.tar", samples(4))))
-    encoder = tiny_encoder()
+    data, encoder = images_and_encoder(tmp_path)
     plain = extract(encoder, data, tmp_path / "plain", statistics=())
     pictures = [data.image(row) for row in range(4)]
     sizes = [(picture.height, picture.width) for picture in pictures]
     store = with_truths(plain, tmp_path / "set", maps=[np.zeros(size, np.int16) for size in sizes], map_classes="abc")
     source = Source(store)
-    made = PatchHead(torch.zeros(source.dim), torch.ones(source.dim), torch.randn(3, source.dim), torch.zeros(3), store.grid)
+    made = head(source.dim, store.grid)
     save_patch_head(tmp_path / "seed0", made, {**source.description, "classes": ["a", "b", "c"], "protocol": protocol})
     live = beyondcls.online(encoder, tmp_path / "seed0").label_maps(pictures)
     measured = {}
@@ -92,15 +95,12 @@ def test_label_maps_are_those_that_are_measured(tmp_path, protocol):
 
 
 def test_damaged_heads_are_refused(tmp_path):
-    head = PatchHead(torch.zeros(2), torch.ones(2), torch.zeros(3, 2), torch.zeros(3), (1, 1))
-    save_patch_head(tmp_path / "seed0", head, {})
+    save_patch_head(tmp_path / "seed0", head(2, (1, 1)), {})
     described = json.loads((tmp_path / "seed0.json").read_text())
-    (tmp_path / "seed0.json").write_text(json.dumps({**described, "format_version": 9}))
-    with pytest.raises(BeyondClsError, match=r"format version 9, expected 1; a later beyondcls wrote it"):
-        beyondcls.online("tiny", tmp_path / "seed0")
-    (tmp_path / "seed0.json").write_text(json.dumps({**described, "n_classes": 4}))
-    with pytest.raises(BeyondClsError, match="is not a readable head"):
-        beyondcls.online("tiny", tmp_path / "seed0")
+    for changed, message in (({"format_version": 9}, "version 9, expected 1"), ({"n_classes": 4}, "is not a readable head")):
+        (tmp_path / "seed0.json").write_text(json.dumps(described | changed))
+        with pytest.raises(BeyondClsError, match=message):
+            beyondcls.online("tiny", tmp_path / "seed0")
 
 
 def test_an_encoder_by_its_name_sees_what_was_recorded(tmp_path):
@@ -108,10 +108,8 @@ def test_an_encoder_by_its_name_sees_what_was_recorded(tmp_path):
     encoder = beyondcls.load_encoder("quickstart-random", random_seed=0, crop_mode="squash", input_size=40)
     about = {"encoder": encoder.name, "encoder_weights": encoder.weights, "architecture": encoder.architecture}
     about |= {"transform": encoder.described_transform, "block": 0, "classes": ["a", "b"]}
-    dim = encoder.model.embed_dim
-    head = PatchHead(torch.zeros(dim), torch.ones(dim), torch.zeros(2, dim), torch.zeros(2), encoder.grid)
-    save_patch_head(tmp_path / "head", head, about)
-    options = DetectorOptions(**OPTIONS)
+    dim, options = encoder.model.embed_dim, DetectorOptions(**OPTIONS)
+    save_patch_head(tmp_path / "head", head(dim, encoder.grid, n_classes=2), about)
     save_detector(tmp_path / "detector", Detector(dim, encoder.grid, 2, options), about)
     for load, name in ((beyondcls.online, "head"), (online_detector, "detector")):
         model = load("quickstart-random", tmp_path / name)
