@@ -27,9 +27,8 @@ def main(
         BeyondClsError: no parameter file, sections without names, or a folder that is a link.
     """
     project = Project(Path().resolve(), Path(pipelines.__file__).resolve().parents[1])
-    write_below(
-        out, FOLDERS, {unit.file: project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}
-    )
+    contents = {unit.file: project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}
+    write_below(out, FOLDERS, contents)
 
 
 if __name__ == "__main__":
