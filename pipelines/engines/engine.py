@@ -136,18 +136,15 @@ class Watch:
 
 
 @contextmanager
-def following(
-    staged: Callable[[], Path | None], progress: Callable[[int], None], reported: int = 0
-) -> Iterator[Callable[[], int]]:
-    """Report images of a set's units, as records of them appear where it is staged, if it is; yields a function that gives how
-    many were reported.
-    """
-    ended = Event()
+def following(staging: Path, progress: Callable[[int], None]) -> Iterator[None]:
+    """Report images of a set's units, as records of them appear where it is staged."""
+    ended, place = Event(), LocalFolder(staging)
+    begun = progress_at(place)
+    reported = begun.images_done if begun is not None else 0
 
     def look() -> None:
         nonlocal reported
-        folder = staged()
-        if folder is not None and (now := progress_at(LocalFolder(folder))) is not None:
+        if (now := progress_at(place)) is not None:
             progress(now.images_done - reported)
             reported = now.images_done
 
@@ -158,7 +155,7 @@ def following(
     looking = Thread(target=keep_looking, daemon=True)
     looking.start()
     try:
-        yield lambda: reported
+        yield
     finally:
         ended.set()
         looking.join()
@@ -352,8 +349,7 @@ def sharing(
         # One failure ends all.
         quiet = Watch(lambda _: None, watch.warn, lambda: watch.stops() or bool(agenda.problems))
         agenda = Agenda(runs, engine.tries, quiet, say, IMPORTS, again=True)
-        begun = progress_at(LocalFolder(staging))
-        with following(lambda: staging, watch.progress, begun.images_done if begun is not None else 0):
+        with following(staging, watch.progress):
             engine.run_all(agenda)
         if agenda.problems and writer.wait_for_others():
             raise BeyondClsError(next(iter(agenda.problems.values())))

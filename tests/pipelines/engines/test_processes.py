@@ -173,19 +173,6 @@ def test_what_another_set_has_is_taken_over(
         assert files(tmp_path / "f") == files(tmp_path / "by_tasks")
 
 
-def test_what_differs_is_computed_again(
-    command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    loaded = load(5, "shift")
-    assert command(*loaded.command(images, "f"))[0] == 0
-    other = files(tmp_path / "f")
-    loaded.ends(0)
-    assert command(*loaded.command(images, "f", *TWO, "--update"))[0] == 1
-    assert files(tmp_path / "f") == other != whole
-    assert command(*loaded.command(images, "f", *TWO, "--update", "--recompute"))[0] == 0
-    assert files(tmp_path / "f") == whole
-
-
 @pytest.mark.parametrize(
     ("given", "n_gpus", "devices"),
     [

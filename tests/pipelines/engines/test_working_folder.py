@@ -59,16 +59,10 @@ def start(*command: str | Path, text: str = "") -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_and_its_processes(folder: Path) -> None:
+def test_commands_with_their_processes_and_tasks(folder: Path) -> None:
     (folder.parent / "beyondcls-script").write_text(SCRIPT)
     start(sys.executable, folder.parent / "beyondcls-script", "params")
-
-
-def test_a_task_of_slurm(folder: Path) -> None:
     start("bash", text=RunArray(Slurm(), [Run.writing(str(folder.parent / "logs/f"), ("params",))]).script)
-
-
-def test_the_check_of_what_dvc_runs(folder: Path) -> None:
     start(sys.executable, "-P", "-m", "pipelines.parameters.commands")
 
 
