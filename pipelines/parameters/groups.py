@@ -31,7 +31,6 @@ def studies_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     Raises:
         BeyondClsError: two sections have studies of one name.
     """
-
     studies: dict[str, tuple[str, Any]] = {}
     for name in PLACES:
         names = section(params, name)
@@ -50,7 +49,6 @@ def params_of_study(params: Mapping[str, Any], name: str) -> tuple[dict[str, Any
     Raises:
         BeyondClsError: unknown study or parameter, no heads, or blocks to store that are not integers.
     """
-
     studies = studies_of(params)
     group = studies[name][0] if name in studies else "studies"
     study, where = section(params, group, name), f"{group}.{name}"
@@ -94,7 +92,6 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
     Raises:
         BeyondClsError: a head reads more than its group fetches, or its file is in another folder.
     """
-
     for group, kinds in GROUPS.items():
         for name in section(params, group):
             if name not in plans:

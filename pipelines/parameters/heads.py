@@ -97,7 +97,6 @@ def plans_and_run(
     Raises:
         BeyondClsError: unknown names, invalid values, or values that exclude each other.
     """
-
     common = common_layers(params or {}) if layers is None else layers
     of_neighbours = select_options(command_line, OF_A_PROTOCOL)
     given = {name: value for name, value in command_line.items() if name not in of_neighbours} | dict(options)
@@ -146,7 +145,6 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
     Raises:
         BeyondClsError: two heads have one folder, or a name cannot be that of a folder.
     """
-
     folders: dict[str, str] = {}
     for name in names:
         folder = AskedHead.from_text(name).folder
@@ -190,7 +188,6 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BeyondClsError: two groups have heads of one name.
     """
-
     heads: dict[str, Any] = {}
     for name in GROUPS:
         section_heads = section(params, name)
