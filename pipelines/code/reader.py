@@ -43,10 +43,7 @@ def main(
     splits = {split: images_of(read_params(params), dataset, split) for split in ("train", "test")}
     data = str(splits["train"]["data"])
     if is_missing(data):
-        raise BeyondClsError(
-            f"there is no {data!r}, expected a data set, whose images show which reader it needs; "
-            "run this on a machine that has them, and `dvc push`"
-        )
+        raise BeyondClsError(f"there is no {data!r}, expected a data set; run this where its images are, and `dvc push`")
     forms = sorted({images.get("form") or form_of(data, images["split"]) for images in splits.values()})
     digests = {form: json.loads((readers / f"{form}.json").read_text(encoding="utf-8")) for form in forms}
     if "function" in forms:  # with the code that it can import of this project

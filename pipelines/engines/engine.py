@@ -291,9 +291,7 @@ class Engine(ABC):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise BeyondClsError(f"{name} is {value}, expected 1 or more")
         if self.tasks is not None and self.gpus is not None:
-            raise BeyondClsError(
-                f"tasks is {self.tasks} and gpus is {self.gpus}: there is one worker for each GPU; give one of them"
-            )
+            raise BeyondClsError(f"tasks is {self.tasks} and gpus is {self.gpus}, one worker for each GPU; give one of them")
 
     @abstractmethod
     def n_tasks(self, n_units: int) -> int:
@@ -323,10 +321,8 @@ def joined_out(staging: Path) -> Path:
 def has_all(staging: Path) -> bool:
     """Whether a task that joins has nothing left to do; this machine may lack the folder."""
     if not staging.parent.parent.is_dir():
-        raise BeyondClsError(
-            f"there is no folder {staging.parent.parent} on {platform.node()}; all machines need the folder of the project, "
-            "images and feature sets under the same path as here"
-        )
+        place = f"there is no folder {staging.parent.parent} on {platform.node()}"
+        raise BeyondClsError(f"{place}; all machines need the project, images and feature sets under the same path as here")
     progress = progress_at(LocalFolder(staging))
     return progress is None or progress.done == progress.n_units
 

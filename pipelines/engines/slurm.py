@@ -143,10 +143,8 @@ class RunArray:
         if strange := next((line for line in setup if not line.isprintable()), None):
             raise BeyondClsError(f"setup has {strange!r}, expected lines of shell; give each by itself")
         if not str(logs).isprintable() or not NOT_QUOTED.isdisjoint(str(logs)):
-            raise BeyondClsError(
-                f"the logs would be in {str(logs)!r}, and Slurm takes no quotes, backslashes or unprintable characters; give "
-                "--out without them, in another folder if that one has them"
-            )
+            taken = "Slurm takes no quotes, backslashes or unprintable characters"
+            raise BeyondClsError(f"the logs would be in {str(logs)!r}, and {taken}; give --out in a folder without them")
         self.script = SCRIPT.format(
             name=f"beyondcls-{re.sub(r'[^A-Za-z0-9_.+-]', '_', name)}",
             array=f"0-{self.n_tasks - 1}" + (f"%{engine.tasks}" if engine.tasks is not None else ""),

@@ -33,9 +33,7 @@ def options_of_task(
     if file is None:
         for option, name in (("dataset", dataset), ("encoder", encoder)):
             if name is not None:
-                raise BeyondClsError(
-                    f"--{option} {name} is in a parameter file; name it with --params, e.g. --params params.yaml"
-                )
+                raise BeyondClsError(f"--{option} {name} is in a parameter file; name it with --params")
         return dict(command_line)
     given = values_of(of_task(read_params(file), task, options, dataset, encoder))
     if command_line.get("preset") is not None:

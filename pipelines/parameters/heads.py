@@ -109,10 +109,8 @@ def plans_and_run(
             flags = " and ".join(map(flag_of, shared))
             raise BeyondClsError(f"--head {text} gives {', '.join(shared)}, which all heads of a command share; give {flags}")
         if len(names) > 1 and (of_run := select_options(entry, OF_A_RUN)):
-            raise BeyondClsError(
-                f"heads.{head.name} gives {', '.join(of_run)}, which all heads of a command share; run it alone, or move it to "
-                "probe"
-            )
+            given_there = f"heads.{head.name} gives {', '.join(of_run)}"
+            raise BeyondClsError(f"{given_there}, which all heads of a command share; run it alone, or move it to probe")
         _check_options(f"heads.{head.name}", entry["aggregator"], entry, ("aggregator", *SHARED))
         _check_options("--option", entry["aggregator"], options, ())
         check_values(f"--head {head.name}:", head.own, CHECKED)
@@ -132,10 +130,8 @@ def plans_and_run(
     if own_draws:  # no two seeds have one pass
         plans = {name: replace(plan, recipe=replace(plan.recipe, order="own")) for name, plan in plans.items()}
     if not all(any(hasattr(plan.closed, name) for plan in plans.values()) for name in of_neighbours):
-        raise BeyondClsError(
-            f"{flag_of(next(iter(of_neighbours)))} is an option of --protocol knn, which no head here has; add --protocol knn, "
-            "or leave it out"
-        )
+        flag = flag_of(next(iter(of_neighbours)))
+        raise BeyondClsError(f"{flag} is an option of --protocol knn, which no head here has; add that, or leave it out")
     return plans, run
 
 

@@ -111,9 +111,7 @@ def read_params(path: Path) -> dict[str, Any]:
         BeyondClsError: it is missing or not a YAML mapping, or has a name that could be something else.
     """
     if not path.is_file():
-        raise BeyondClsError(
-            f"there is no parameter file {str(path)!r}; run in the folder of params.yaml, or name it with --params"
-        )
+        raise BeyondClsError(f"there is no parameter file {str(path)!r}; run in the folder of params.yaml, or give --params")
     with path.open("rb") as file:
         text = file.read(BYTES + 1)
     if len(text) > BYTES:
@@ -144,8 +142,7 @@ def check_name(where: str, name: object) -> None:
     """
     if not NAME.fullmatch(str(name)):
         raise BeyondClsError(
-            f"{where} has the name {shown(name)}, which becomes part of paths and commands; expected {EXPECTED}; give it "
-            "another name, there and where it is used"
+            f"{where} has the name {shown(name)}, which becomes part of paths and commands; give it {EXPECTED}"
         )
 
 
@@ -244,8 +241,6 @@ def primary_of(params: Mapping[str, Any]) -> Primary | None:
         return None
     names = {"encoder", "head", "over"}
     if not isinstance(given, Mapping) or {*given} != names or not all(isinstance(name, str) for name in given.values()):
-        raise BeyondClsError(
-            f"primary is {given!r}, expected an encoder and two heads of this file, such as "
-            "{ encoder: mae, head: abmilp, over: cls }; or null, if no contrast is declared in advance"
-        )
+        example = "{ encoder: mae, head: abmilp, over: cls }"
+        raise BeyondClsError(f"primary is {given!r}, expected an encoder and two heads of this file, e.g. {example}, or null")
     return Primary(**given)

@@ -131,9 +131,7 @@ def write_below(out: Path, folders: Iterable[str], contents: Mapping[str, Any]) 
     files = {out / f"{name}.json": content for name, content in contents.items()}
     below = {out / folder for folder in folders}.union(*(file.parents for file in files)) - {out, *out.parents}
     if link := next((folder for folder in sorted(below) if folder.is_symlink()), None):
-        raise BeyondClsError(
-            f"{link} is a link to {link.readlink()}, where nothing is to be written; remove it, and it is made"
-        )
+        raise BeyondClsError(f"{link} is a link to {link.readlink()}, where nothing is to be written; remove it")
     for folder in sorted(below):
         folder.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():

@@ -93,10 +93,7 @@ def sizes_of(params: Mapping[str, Any], dataset: str) -> "tuple[Sizes, ImageSet 
         named = next((name for name in (split, *ALTERNATIVES.get(split, ())) if name in splits), None)
         n = n_listed(options["ids"]) if "ids" in options else None
         if n is None and named is None:
-            raise BeyondClsError(
-                f"datasets.{dataset} names a split {split!r}, but {form} has {', '.join(splits)}; correct train or test in the "
-                "parameter file"
-            )
+            raise BeyondClsError(f"datasets.{dataset} names a split {split!r}, but {form} has {', '.join(splits)}; correct it")
         numbers.append(splits[str(named)] if n is None else n)
     return Sizes(numbers[0], numbers[1], n_classes, form in MULTILABEL, PUBLISHED), None
 

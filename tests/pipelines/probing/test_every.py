@@ -155,7 +155,7 @@ def test_a_project_is_needed(
             every_run({}, None, [])
 
     monkeypatch.chdir(tmp_path)
-    refuses(f"there is none in {tmp_path}; give the command in the folder of the project, or give runs by themselves")
+    refuses(f"there is none in {tmp_path}; go to the project, or give runs by themselves")
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     refuses("there is no parameter file 'params.yaml'")
     monkeypatch.chdir(project)
