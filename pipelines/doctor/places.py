@@ -78,9 +78,7 @@ def _check_publishing(name: str, folder: Path, source: str) -> Finding:
                 raise OSError(0, "a renamed folder keeps what it held")
     except OSError as error:
         remedy = "give an --out on another file system, or for one of somebody else's ask for access"
-        wrong = (
-            "tasks could overwrite each other's files, or sets not be published" if is_written else "it cannot be written to"
-        )
+        wrong = "tasks could overwrite files, or sets not be published" if is_written else "it cannot be written to"
         return Finding(name, "problem" if is_written else "note", f"{found}: {wrong} ({error.strerror})", remedy)
     return Finding(name, "ok", f"{found}: names are given once, and renames work")
 

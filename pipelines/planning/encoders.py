@@ -13,12 +13,7 @@ from extract.forward import cost_of
 from extract.layouts import arrays_by_name
 from extract.plan import Rates, measure, stored_nbytes
 from extract.requests import Request
-from pipelines.parameters.extraction import (
-    CHECKPOINT,
-    EXTRACTING,
-    OF_LOADING,
-    resolve_extraction,
-)
+from pipelines.parameters.extraction import CHECKPOINT, EXTRACTING, OF_LOADING, resolve_extraction
 from pipelines.parameters.layers import values_of
 from pipelines.parameters.options import integers, select_options
 from pipelines.parameters.params import section

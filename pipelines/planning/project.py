@@ -79,9 +79,7 @@ def plan_project(
             "datasets": {name: asdict(one) for name, one in sizes.items()},
             "encoders": {name: asdict(one) for name, one in encoders.items()},
             "extractions": extracted,
-            "trainings": [
-                {"name": run.name, "encoder": run.encoder, "dataset": run.dataset, "seconds": s} for run, s in trained
-            ],
+            "trainings": [{"name": r.name, "encoder": r.encoder, "dataset": r.dataset, "seconds": s} for r, s in trained],
             "left_out": trainings.left_out,
             "total": {"nbytes": nbytes, "free_nbytes": free, "n_tasks": n_tasks, "seconds": extraction_s + training_s},
             "estimate": {"gpu": gpu, "flops": flops, "seconds": estimated_s},

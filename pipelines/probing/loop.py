@@ -24,10 +24,6 @@ from store.format.spec import EXTENDABLE_FIELDS
 from store.loading.order import Order
 
 
-def _ignore(_: str) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class EncoderLoop:
     """Training images and their encoder, for `probe(…, loop=…)`: heads train on what it makes of a crop of each, in each epoch.
@@ -55,7 +51,7 @@ class EncoderLoop:
     fresh: bool = True
     batch_size: int = 128
     workers: int = 4
-    warn: Callable[[str], None] = _ignore
+    warn: Callable[[str], None] = lambda _: None
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:

@@ -73,8 +73,8 @@ def every_run(
         if strange := next((name for name in chosen if name not in known), None):
             kind = option.removeprefix("--")
             raise BeyondClsError(unknown(kind, strange, known, f"These are in stages of {PIPELINE} that run `beyondcls probe`"))
-    asked = [(option, {*chosen}) for option, chosen in names.items() if chosen]
-    selected = [words for words in runs if all(chosen & {*_values(words, option)} for option, chosen in asked)]
+    asked = {option: {*chosen} for option, chosen in names.items() if chosen}
+    selected = [words for words in runs if all(chosen & {*_values(words, option)} for option, chosen in asked.items())]
     if not selected:
         given = " ".join(f"{option} {name}" for option, chosen in names.items() for name in chosen)
         raise BeyondClsError(f"no stage of {PIPELINE} has {given} together; leave out one of these")

@@ -10,7 +10,7 @@ import yaml
 from pipelines.code.reader import main as write_reader
 from pipelines.parameters.datasets import images_of, is_missing
 from pipelines.parameters.params import read_params
-from pipelines.planning.sizes import COUNTED, Sizes, sizes_of
+from pipelines.planning.sizes import COUNTED, Sizes, all_sizes
 from pipelines.report.project import project as folders_of
 from probe.result_files import read_result
 from store import BeyondClsError, open_store
@@ -111,7 +111,7 @@ def test_the_entry_of_a_data_set(project: Path) -> None:
         "data_arguments": {"n": 70},
         "split": "validation",
     }
-    assert sizes_of(params, "shades")[0] == Sizes(70, 70, 2, False, COUNTED)
+    assert all_sizes(params)[0]["shades"] == Sizes(70, 70, 2, False, COUNTED)
     (project / "probes/shades/tiny/average").mkdir(parents=True)
     (project / "probes/shades/tiny/average/metrics.json").touch()
     assert folders_of(project).images == str(project / "data/shades/own.py:make")

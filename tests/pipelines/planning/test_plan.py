@@ -15,7 +15,7 @@ from extract.plan import Rates
 from pipelines.planning import trainings
 from pipelines.planning.encoders import EncoderCost
 from pipelines.planning.project import extractions, fits, in_words
-from pipelines.planning.sizes import COUNTED, FACTS, PUBLISHED, Sizes, all_sizes, n_learnt, sizes_of, stand_ins
+from pipelines.planning.sizes import COUNTED, FACTS, PUBLISHED, Sizes, all_sizes, n_learnt, stand_ins
 from pipelines.planning.trainings import Trainings, runs
 from probe.rates import HeadRate
 from store import BeyondClsError
@@ -123,7 +123,7 @@ def test_sizes_of_sets_and_subsets(tmp_path: Path) -> None:
     assert len(images) == 3  # of the first that is there
     for datasets, named in (({"mine": {}}, "'mine'"), ({"cub": {"test": "val"}}, "'val'")):
         with pytest.raises(BeyondClsError, match=named):
-            sizes_of({"data": "nowhere", "datasets": datasets}, *datasets)
+            all_sizes({"data": "nowhere", "datasets": datasets})
     (tmp_path / "list.txt").write_text("a\nb\n\nb\nc")
     counted = [({}, 1000), ({"percent": 2.5}, 25), ({"k_shot": 3}, 15), ({"ids": str(tmp_path / "list.txt")}, 3)]
     for of_run, n in [*counted, ({"ids": "nowhere/imagenet-1pct.txt"}, 12_811), ({"ids": "nowhere/mine.txt"}, None)]:
