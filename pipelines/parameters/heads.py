@@ -13,7 +13,6 @@ from pipelines.parameters.training import CHECKED, DRAWS, OF_A_HEAD, OF_A_PROTOC
 from store import BeyondClsError
 
 if TYPE_CHECKING:
-    from probe.closed import Closed
     from probe.grid import HeadPlan
 
 
@@ -194,12 +193,8 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plan(values: Mapping[str, Any], of_neighbours: Mapping[str, Any]) -> "HeadPlan":
-    """The plan of a head.
-
-    Args:
-        values: its aggregator and all that was given for it: the aggregator's options, and parameters.
-        of_neighbours: options of k-NN on the command line, which win.
-    """
+    """The plan of a head from all that was given for it; options of k-NN on the command line win over its protocol's."""
+    from probe.closed import make_closed
     from probe.grid import HeadPlan, HeadSpec
     from probe.recipe import PRESET_INITS, make_recipe
 
@@ -208,36 +203,17 @@ def _plan(values: Mapping[str, Any], of_neighbours: Mapping[str, Any]) -> "HeadP
     of_spec["init"] = of_spec["init"] or PRESET_INITS.get(values.get("preset") or "")
     recipe = {n: v for n, v in values.items() if n in OF_A_RECIPE and (v is not None or n == "rows_at_once")}
     grid = {n: tuple(values[n]) for n in ("seeds", "base_lrs", "weight_decays") if values.get(n) is not None}
-    return HeadPlan(
-        HeadSpec(values["aggregator"], options, **without_none(**of_spec)),
-        make_recipe(values.get("preset"), **recipe),
-        **grid,
-        closed=_closed_of(values.get("protocol"), of_neighbours),
-    )
-
-
-def _closed_of(protocol: Any, of_neighbours: Mapping[str, Any]) -> "Closed | None":
-    """The protocol of a head that is not trained by steps: a name, or a mapping of it and its options.
-
-    Args:
-        of_neighbours: options of k-NN on the command line, which win.
-    """
-    from probe.closed import make_closed
-
-    if protocol is None:
-        return None
-    settings = dict(protocol) if isinstance(protocol, Mapping) else {"name": protocol}
-    name = str(settings.pop("name", ""))
-    return make_closed(name, **{**settings, **(of_neighbours if name == "knn" else {})})
+    closed = None
+    if (protocol := values.get("protocol")) is not None:  # a name, or a mapping of it and its options
+        settings = dict(protocol) if isinstance(protocol, Mapping) else {"name": protocol}
+        name = str(settings.pop("name", ""))
+        closed = make_closed(name, **{**settings, **(of_neighbours if name == "knn" else {})})
+    spec = HeadSpec(values["aggregator"], options, **without_none(**of_spec))
+    return HeadPlan(spec, make_recipe(values.get("preset"), **recipe), **grid, closed=closed)
 
 
 def _check_options(where: str, aggregator: Any, options: Mapping[str, Any], parameters: Collection[str]) -> None:
-    """Refuse options that nothing reads.
-
-    Args:
-        where: options were given.
-        parameters: that may be there, too.
-    """
+    """Refuse options, given somewhere, that nothing reads; `parameters` may be there, too."""
     from probe.aggregators import AGGREGATORS
 
     if not isinstance(aggregator, str):

@@ -54,9 +54,10 @@ def plan_project(
     nbytes, flops, extraction_s = (sum(one[name] or 0 for one in extracted) for name in ("nbytes", "flops", "seconds"))
     extraction_s, training_s = extraction_s / n_tasks, sum(training_s for _, training_s in trained)
     free, estimated_s = shutil.disk_usage(folder).free, flops / GPUS[gpu] / SHARE
+    images_of_each = [(n, f"{one.train:,}", f"{one.test:,}", f"{one.n_classes:,}", one.source) for n, one in sizes.items()]
     for lines in (
         [f"measured on {place}, threads: {torch.get_num_threads()}, by {source}"],
-        _images_table(sizes),
+        table([("data set", "train", "test", "classes", ""), *images_of_each], right=(1, 2, 3)),
         _encoders_table(encoders),
         _extraction_table(extracted, sizes),
         _training_table(trained),
@@ -121,12 +122,6 @@ def extractions(
             cost: Work = {"nbytes": n * measured.image_nbytes(views), "seconds": n * views / measured.rates.images_per_s}
             cost["flops"] = measured.flops and n * views * measured.flops
             yield {"stage": stage, "encoder": encoder, "dataset": dataset, "split": split, **cost}
-
-
-def _images_table(sizes: Mapping[str, Sizes]) -> list[str]:
-    rows = [("data set", "train", "test", "classes", "")]
-    rows += [(name, f"{one.train:,}", f"{one.test:,}", f"{one.n_classes:,}", one.source) for name, one in sizes.items()]
-    return table(rows, right=(1, 2, 3))
 
 
 def _encoders_table(encoders: Mapping[str, EncoderCost]) -> list[str]:

@@ -87,8 +87,11 @@ def train_heads(
     if alone:
         ((name, plan),) = plans.items()
         _check_same_head(out, name, plan)
-    if skip_absent:
-        plans = _trainable(plans, stores, pair, folders)
+    missing = absent_kinds(plans, stores[0], pair and pair[0]) if skip_absent else {}
+    for name, kinds in missing.items() if is_first() else ():
+        write_absent(folders[name], plans[name], kinds, *stores)
+        typer.echo(f"{folders[name]}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
+    plans = {name: plan for name, plan in plans.items() if name not in missing}
     single = next(iter(plans.values())) if plans and out in folders.values() else None
     if plans:
         of_encoder = stores[0].attributes["encoder"]
@@ -148,20 +151,6 @@ def subset_of(store: FeatureStore, of_run: dict[str, Any]) -> tuple[np.ndarray |
 
     about = {**({"percent": percent} if k is None else {"k_shot": k}), "seed": "own" if seed is None else seed}
     return draw if seed is None else draw(seed, np.flatnonzero(store.labelled)), {"subset": about}
-
-
-def _trainable(
-    plans: Mapping[str, HeadPlan],
-    stores: tuple[FeatureStore, FeatureStore],
-    joined: tuple[FeatureStore, FeatureStore] | None,
-    folders: Mapping[str, Path],
-) -> dict[str, HeadPlan]:
-    """Heads whose tokens exist; for each of the others, metrics.json and a message say that they don't."""
-    missing = absent_kinds(plans, stores[0], joined and joined[0])
-    for name, kinds in missing.items() if is_first() else ():
-        write_absent(folders[name], plans[name], kinds, *stores)
-        typer.echo(f"{folders[name]}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
-    return {name: plan for name, plan in plans.items() if name not in missing}
 
 
 def _check_same_head(out: Path, name: str, plan: HeadPlan) -> None:
