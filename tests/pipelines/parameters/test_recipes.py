@@ -1,20 +1,26 @@
 """What params.yaml asks of a stage: which layer wins, where a value comes from, and the files that stages depend on."""
 
 import json
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from pipelines.parameters.datasets import check_metric, datasets_of
+from pipelines import detect, segment
+from pipelines.parameters.datasets import TASKS, check_metric, datasets_of, images_of
+from pipelines.parameters.dense import of_task, options_of_task
 from pipelines.parameters.extraction import from_params, resolve_extraction
 from pipelines.parameters.groups import plans_of_study
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.layers import common_layers
+from pipelines.parameters.layers import common_layers, values_of
 from pipelines.parameters.params import read_params
-from pipelines.parameters.recipes import all_recipes, of_extraction, of_head, write_recipes
+from pipelines.parameters.recipes import FOLDERS, OPTIONS, all_recipes, of_extraction, of_head, write_recipes
+from probe.grid import HeadPlan
 from probe.recipe import PRESETS, Recipe
+from probe.segmentation.logistic import CS
+from probe.segmentation.run import LINEAR, Protocols
 from store import BeyondClsError
 from tests.extract.pictures import write_file
 
@@ -28,19 +34,33 @@ encoders:
   mae-b16: {}
   mae-h14: { epochs: 50, batch_size: 32, amp: bf16 }
   simmim-b16: { block: 8, views: 2, drop_path: 0.1, init: small }
-extract: { dtype: float16, batch_size: 128, views: 1 }
+  dino-s16: { crop_pct: 0.9, mean: [0.5, 0.5, 0.5], input_size: 384 }
+extract: { dtype: float16, batch_size: 128, views: 1, truths: none }
 cls_heads: { cls: {} }
 heads: { average: {}, abmilp: { base_lr: 0.5, epochs: 11 } }
 probe: { optimiser: sgd, base_lr: 0.03, epochs: 40, warmup_epochs: 4, seeds: [0, 1, 2] }
 studies:
   deep: { study: variants, dataset: imagenet, encoder: mae-h14, heads: { abmilp: { depth: 2 } }, epochs: 5, warmup_epochs: 1 }
+dense:
+  data: streets
+  datasets:
+    camvid: { test: val, form: camvid, input_size: 336x448, views: 2 }
+    shop: { truths: instances, crop_mode: border }
+  segment: { camvid: { protocol: [knn, linear], at: [original, 512], ks: [1, 5], epochs: 3, save_maps: 2, cs: null } }
+  detect: { shop: { preset: small, epochs: 9, anchors: [16, 32, 64, 128], seeds: [0, 1] } }
 """
 
 
 @pytest.fixture
-def params(tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "params.yaml").write_text(FILE)
-    return read_params(tmp_path / "params.yaml")
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The parameter file, in the folder that commands are given in."""
+    monkeypatch.chdir(tmp_path)
+    return write_file(tmp_path / "params.yaml", FILE.encode())
+
+
+@pytest.fixture
+def params(file: Path) -> dict[str, Any]:
+    return read_params(file)
 
 
 LARS = PRESETS["mae-lars"]
@@ -56,12 +76,7 @@ class TestTraining:
             ("cls", "mae-h14", "imagenet", {**LARS, "epochs": 50}),  # the encoder wins over the data set, …
             ("abmilp", "mae-h14", "imagenet", {**LARS, "epochs": 11, "base_lr": 0.5}),  # … and the head over both
             ("cls", None, None, SGD),
-            (
-                "cls",
-                "mae-h14",
-                "few",
-                {**SGD, "epochs": 50, "order": "own"},
-            ),  # images per batch of an encoder are of its extraction
+            ("cls", "mae-h14", "few", {**SGD, "epochs": 50, "order": "own"}),  # images per batch are of its extraction
         ],
     )
     def test_layers(self, head: str, encoder: str | None, dataset: str | None, recipe: dict, params: dict[str, Any]) -> None:
@@ -81,16 +96,6 @@ class TestTraining:
             plans, _ = plans_and_run(["abmilp"], params, {}, {}, common_layers(params, encoder, "imagenet"))
             assert plans["abmilp"].head.init == init
 
-    def test_where_each_value_comes_from(self, params: dict[str, Any]) -> None:
-        sources = {name: one.where for name, one in of_head(params, "abmilp", "mae-h14", "imagenet").items()}
-        own = dict.fromkeys(("epochs", "base_lr", "aggregator"), "heads.abmilp")
-        assert sources == {"seeds": "probe", **dict.fromkeys(("preset", "metric"), "datasets.imagenet"), **own}
-
-    @pytest.mark.parametrize(("encoder", "dataset", "says"), [("mae-b17", None, "'mae-b16'"), (None, "cab", "'cub'")])
-    def test_unknown_names(self, encoder: str | None, dataset: str | None, says: str, params: dict[str, Any]) -> None:
-        with pytest.raises(BeyondClsError, match=rf"did you mean {says}\?"):
-            common_layers(params, encoder, dataset)
-
     def test_a_metric_that_the_images_cannot_have(self, params: dict[str, Any]) -> None:
         check_metric(params, "imagenet", is_multilabel=False)
         check_metric(params, "cub", is_multilabel=True)
@@ -100,30 +105,127 @@ class TestTraining:
 
 class TestExtraction:
     @pytest.mark.parametrize(
-        ("encoder", "dataset", "split", "expected"),
+        ("encoder", "dataset", "split", "loading", "options"),
         [
-            ("mae-b16", "imagenet", "train", {}),
-            ("mae-b16", "cub", "train", {"views": 4}),
-            ("mae-b16", "cub", "test", {}),
-            ("mae-h14", "imagenet", "test", {"batch_size": 32, "amp": "bf16"}),
-            ("simmim-b16", "cub", "train", {"views": 2, "drop_path": 0.1, "blocks": [8]}),
-            ("simmim-b16", "cub", "test", {"blocks": [8]}),
+            ("mae-b16", "imagenet", "train", {}, {}),
+            ("mae-b16", "cub", "train", {}, {"views": 4}),
+            ("mae-b16", "cub", "test", {}, {}),
+            ("mae-h14", "imagenet", "test", {}, {"batch_size": 32, "amp": "bf16"}),
+            ("simmim-b16", "cub", "train", {}, {"views": 2, "drop_path": 0.1, "blocks": [8]}),
+            ("simmim-b16", "cub", "test", {}, {"blocks": [8]}),
+            # Of dense tasks whole images and all truths, unless the data set says otherwise.
+            ("dino-s16", "cub", "train", {"input_size": 384, "crop_pct": 0.9}, {"views": 4}),
+            (
+                *("dino-s16", "camvid", "train"),
+                *({"input_size": "336x448", "crop_mode": "squash", "crop_pct": 1.0}, {"truths": "all", "views": 2}),
+            ),
+            ("dino-s16", "shop", "train", {"input_size": 384, "crop_mode": "border", "crop_pct": 1.0}, {"truths": "instances"}),
         ],
     )
-    def test_layers(self, encoder: str, dataset: str, split: str, expected: dict[str, Any], tmp_path: Path) -> None:
-        (tmp_path / "params.yaml").write_text(FILE)
-        loading, options = from_params(tmp_path / "params.yaml", encoder, dataset, {"split": split})
-        assert (loading, options) == ({}, {"dtype": "float16", "batch_size": 128, "views": 1, **expected})
+    def test_layers(
+        self, encoder: str, dataset: str, split: str, loading: dict[str, Any], options: dict[str, Any], file: Path
+    ) -> None:
+        colours = {"mean": [0.5, 0.5, 0.5]} if encoder == "dino-s16" else {}
+        common = {"dtype": "float16", "batch_size": 128, "views": 1, "truths": "none"}
+        assert from_params(file, encoder, dataset, {"split": split}) == ({**colours, **loading}, {**common, **options})
 
-    def test_stochastic_depth_is_of_training_images_wherever_it_is(self, params: dict[str, Any]) -> None:
+    def test_crops_and_stochastic_depth_are_of_training_images_and_windows_of_all(self, params: dict[str, Any]) -> None:
+        """As many as the data set says, whatever crops an encoder has elsewhere."""
         params["extract"] |= {"drop_path": 0.3}
         assert resolve_extraction(params, "mae-b16", "cub", "train")["drop_path"].value == 0.3
         assert "drop_path" not in resolve_extraction(params, "mae-b16", "cub", "test")
+        assert resolve_extraction(params, "dino-s16", "camvid", "test")["views"].value == 1
+        params["dense"]["datasets"]["camvid"] |= {"crop_mode": "slide"}
+        params["encoders"]["dino-s16"] |= {"views": 5}
+        for split in ("train", "test"):
+            given = resolve_extraction(params, "dino-s16", "camvid", split)
+            assert (given["views"].value, given["crop_mode"].value, given["crop_pct"].value) == (2, "slide", 1)
 
-    def test_splits_are_called_as_the_data_set_says(self, params: dict[str, Any]) -> None:
-        given = of_extraction(params, "mae-b16", "imagenet", "test")
-        assert (given["data"].value, given["split"].value) == ("images/imagenet", "val")
-        assert of_extraction(params, "mae-b16", "cub", "test")["form"].value == "cub"
+    def test_images_are_where_and_splits_called_as_the_data_set_says(self, params: dict[str, Any]) -> None:
+        """And a list is of the training images."""
+        assert images_of(params, "camvid", "test") == {"data": "streets/camvid", "form": "camvid", "split": "val"}
+        assert images_of(params, "cub", "train") == {"data": "images/cub", "form": "cub", "split": "train"}
+        for entry, place in ((params["datasets"]["cub"], "images/cub"), (params["dense"]["datasets"]["shop"], "streets/shop")):
+            entry["train_ids"] = "few.txt"
+            assert images_of(params, place.partition("/")[2], "train")["ids"] == f"{place}/few.txt"
+            assert "ids" not in images_of(params, place.partition("/")[2], "test")
+        assert datasets_of({"datasets": ["a", "b"]}) == datasets_of({"datasets": {"a": None, "b": {}}})
+
+
+def test_where_each_value_comes_from(params: dict[str, Any]) -> None:
+    sources = {name: one.where for name, one in of_head(params, "abmilp", "mae-h14", "imagenet").items()}
+    own = dict.fromkeys(("epochs", "base_lr", "aggregator"), "heads.abmilp")
+    assert sources == {"seeds": "probe", **dict.fromkeys(("preset", "metric"), "datasets.imagenet"), **own}
+    given = of_extraction(params, "dino-s16", "camvid", "train")
+    assert {given[name].where for name in ("data", "crop_mode", "input_size", "truths")} == {"dense.datasets.camvid"}
+    assert given["mean"].where == "encoders.dino-s16"
+
+
+class TestTasks:
+    def test_options_of_a_data_set_and_block_of_an_encoder(self, params: dict[str, Any]) -> None:
+        given = of_task(params, "segment", OPTIONS["segment"], "camvid", "simmim-b16")
+        names = {"protocol": ["knn", "linear"], "at": ["original", "512"]}
+        assert values_of(given) == {**names, "ks": (1, 5), "epochs": 3, "save_maps": 2, "block": 8}
+        assert (given["ks"].where, given["block"].where) == ("dense.segment.camvid", "encoders.simmim-b16")
+
+    def test_the_command_line_wins_and_its_preset_replaces_the_recipe(self, file: Path) -> None:
+        given = options_of_task(file, "detect", OPTIONS["detect"], "shop", None, {"epochs": 2})
+        assert given == {"preset": "small", "epochs": 2, "anchors": (16, 32, 64, 128), "seeds": (0, 1)}
+        by_presets = {**detect.OF_A_RECIPE, **detect.OF_A_DETECTOR}
+        given = options_of_task(file, "detect", OPTIONS["detect"], "shop", None, {"preset": "v1"}, by_presets)
+        assert given == {"preset": "v1", "seeds": (0, 1)}
+        with pytest.raises(BeyondClsError, match="--encoder mae is in a parameter file; name it with --params"):
+            options_of_task(None, "segment", OPTIONS["segment"], None, "mae", {})
+
+    def test_segmentation_is_as_its_options_say(self) -> None:
+        recipe = Recipe(20, 16, optimiser="adamw", base_lr=0.032, weight_decay=0.01, warmup_epochs=2)
+        plan = HeadPlan(LINEAR.head, recipe, (0, 1, 2), (0.032, 0.128, 0.512), (0.01,))
+        assert segment.settings({}, 100) == Protocols(linear=plan, loss_size=100)
+        given = {"protocol": ["knn"], "ks": (5,), "metric": ["cosine"], "standardise": False, "epochs": 1, "seeds": (4,)}
+        protocols = segment.settings({**given, "base_lrs": (0.5,), "weight_decays": (0.1, 0.2), "loss_size": 9}, 100)
+        assert (protocols.names, protocols.loss_size, protocols.logistic.cs) == (("knn",), 9, CS)
+        assert (protocols.knn.grid, protocols.knn.standardise) == ([("cosine", 5)], False)
+        assert (protocols.linear.seeds, protocols.linear.settings) == ((4,), [(0.5, 0.1), (0.5, 0.2)])
+        assert (protocols.linear.recipe.warmup_epochs, protocols.linear.recipe.base_lr) == (0, 0.5)
+        assert (protocols.logistic.max_passes, segment.settings({"max_passes": 900}, 100).logistic.max_passes) == (500, 900)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        ("dense.datasets", ["shop"], r"dense.datasets .* is \['shop'\], .*; write \{shop: \{\}\}"),
+        ("dense.datasets.cub", {}, "'cub' is in datasets and in dense.datasets; give one of the two another"),
+        ("dense.datasets.shop.crop_mod", "squash", "dense.datasets.shop 'crop_mod'; did you mean"),
+        ("dense.datasets.shop.mean", [0, 0, 0], "unknown parameter in dense.datasets.shop 'mean'"),
+        ("dense.datasets", 3, "dense.datasets in the parameter file is 3, expected names and values"),
+        ("dense.segments", {}, "unknown parameter in dense 'segments'; did you mean 'segment'"),
+        ("dense.data", None, "dense.data in the parameter file is None, expected the folder that holds"),
+        ("dense.segment.camvit", {}, "unknown data set in dense.segment 'camvit'; did you mean 'camvid'"),
+        ("dense.segment.camvid.protocols", "knn", "dense.segment.camvid 'protocols'; did you mean"),
+        ("dense.segment.camvid.protocol", "knn", r"camvid.protocol is 'knn', expected a list of texts"),
+        ("dense.segment.camvid.ks", [1, "x"], "dense.segment.camvid.ks is '1,x', expected integers with commas"),
+        ("dense.segment.camvid.epochs", 0, "dense.segment.camvid.epochs is 0, expected 1 or more"),
+        ("dense.detect.shop.lr", "high", "dense.detect.shop.lr is 'high', expected a number"),
+        ("dense.detect", ["camvid"], r"dense.detect in the parameter file is \['camvid'\]"),
+        ("studies.deep.encoder", None, "has encoder None, .*encoder: mae-b16"),
+        ("studies.deep.dataset", None, "has dataset None"),
+    ],
+)
+def test_mistakes(place: str, value: Any, says: str, params: dict[str, Any]) -> None:
+    *sections, name = place.split(".")
+    reduce(dict.__getitem__, sections, params)[name] = value
+    with pytest.raises(BeyondClsError, match=says):
+        list(all_recipes(params))
+
+
+def test_unknown_names(params: dict[str, Any]) -> None:
+    for encoder, dataset, says in (("mae-b17", None, "'mae-b16'"), (None, "cab", "'cub'")):
+        with pytest.raises(BeyondClsError, match=rf"did you mean {says}\?"):
+            common_layers(params, encoder, dataset)
+    with pytest.raises(BeyondClsError, match=r"unknown data set 'camvit'; did you mean 'camvid'\?.* dense.datasets"):
+        images_of(params, "camvit", "train")
+    with pytest.raises(BeyondClsError, match=r"unknown data set 'camvid'.* Add it to dense.detect in the parameter file"):
+        of_task(params, "detect", OPTIONS["detect"], "camvid")
 
 
 class TestFiles:
@@ -132,8 +234,9 @@ class TestFiles:
         result = write_file(tmp_path / "recipes/probes/cub/mae-b16/cls/metrics.json", b'{\n "top1": 50.0\n}\n')
         n = write_recipes(params, tmp_path / "recipes")
         files = {str(file.relative_to(tmp_path / "recipes")) for file in (tmp_path / "recipes").rglob("*.json")}
-        assert len(files) - 1 == n == 3 + 3 + 3 * 3 * 2 + 3 * 3 * 3 + 3 * 3 + 1
-        assert {"probes/cub/mae-h14/abmilp.json", "extract/simmim-b16-few-test.json"} <= files
+        of_datasets, of_encoders = 3 + 2, 4 * (1 + (3 + 2) * 2 + 3 * 3 + 3 + 2)
+        assert len(files) - 1 == n == of_datasets + of_encoders + 1
+        assert {"probes/cub/mae-h14/abmilp.json", "extract/simmim-b16-few-test.json", "segment/camvid/mae-b16.json"} <= files
         assert json.loads((tmp_path / "recipes/studies/deep.json").read_text())["abmilp"]["epochs"] == 5
         write_recipes({**params, "datasets": ["few"], "studies": {}}, tmp_path / "recipes")
         assert result.read_bytes() == b'{\n "top1": 50.0\n}\n'
@@ -160,31 +263,32 @@ class TestFiles:
 
     def test_only_what_a_change_concerns_is_written_otherwise(self, params: dict[str, Any]) -> None:
         """A value in another layer is the same request."""
-        before = dict(all_recipes(params))
+
+        def changed() -> set[str]:
+            nonlocal before
+            after = dict(all_recipes(params))
+            names = {name for name in before if before[name] != after.get(name)}
+            before = after
+            return names
+
+        before, encoders = dict(all_recipes(params)), params["encoders"]
+        assert set(TASKS) <= set(FOLDERS)
         for name in ("imagenet", "cub", "few"):
             params["datasets"][name]["seeds"] = params["probe"]["seeds"]
-        assert dict(all_recipes(params)) == before
+        assert changed() == set()
         params["datasets"]["cub"]["preset"] = "mae-lars"
-        changed = {name for name, content in all_recipes(params) if content != before[name]}
-        of_heads = {f"probes/cub/{encoder}/{head}" for encoder in params["encoders"] for head in ("cls", "average", "abmilp")}
-        assert changed == of_heads | {f"training/cub/{encoder}" for encoder in params["encoders"]}
-
-    def test_a_list_of_data_sets_is_as_good(self) -> None:
-        assert datasets_of({"datasets": ["a", "b"]}) == datasets_of({"datasets": {"a": None, "b": {}}})
-
-    @pytest.mark.parametrize(("named", "says"), [("dataset", "encoder None, .*encoder: mae-b16"), ("encoder", "dataset None")])
-    def test_studies_that_do_not_say_where(self, named: str, says: str, params: dict[str, Any]) -> None:
-        params["studies"] = {"s": {"study": "x", "heads": {"cls": {}}, named: "cub"}}
-        with pytest.raises(BeyondClsError, match=f"has {says}"):
-            list(all_recipes(params))
+        of_heads = {f"probes/cub/{encoder}/{head}" for encoder in encoders for head in ("cls", "average", "abmilp")}
+        assert changed() == of_heads | {f"training/cub/{encoder}" for encoder in encoders}
+        params["dense"]["segment"]["camvid"]["epochs"] = 4
+        assert changed() == {f"segment/camvid/{encoder}" for encoder in encoders}
+        params["dense"]["datasets"]["shop"]["crop_pct"] = 0.5
+        assert changed() == {f"extract/{encoder}-shop-{split}" for encoder in encoders for split in ("train", "test")}
+        del params["dense"]
+        assert all("shop" in name or "camvid" in name for name in changed())
 
 
+@pytest.mark.usefixtures("file")
 class TestCommand:
-    @pytest.fixture(autouse=True)
-    def project(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "params.yaml").write_text(FILE)
-
     @pytest.mark.parametrize(
         ("options", "rows"),
         [
@@ -196,7 +300,13 @@ class TestCommand:
                 "--encoder simmim-b16 --dataset cub --split train",
                 ["blocks 8 encoders.simmim-b16", "data images/cub datasets.cub"],
             ),
-            ("", ["datasets imagenet, cub, few", "studies deep"]),
+            ("--task segment --dataset camvid", ["ks 1, 5 dense.segment.camvid", "batch_size 16 default"]),
+            ("--task detect --dataset shop --encoder simmim-b16", ["block 8 encoders.simmim-b16", "lr 0.001 preset small"]),
+            ("--task detect --dataset shop", ["epochs 9 dense.detect.shop", "optimiser adamw default"]),
+            ("--encoder dino-s16 --dataset shop --split train", ["crop_mode border dense.datasets.shop"]),
+            ("", ["datasets imagenet, cub, few", "studies deep", "dense camvid, shop", "segment camvid", "detect shop"]),
+            ("--task segmant --dataset camvid", "'segment'?"),
+            ("--task segment", "give --dataset, one of dense.segment"),
             ("--head clss", "'clss'"),
             ("--study dep", "'dep'"),
             ("--encoder mae-b16 --split val", "--split is 'val', expected train or test"),
@@ -217,7 +327,7 @@ class TestCommand:
         for folder in ("probes/cub", "linked"):
             (tmp_path / folder).mkdir(parents=True)
         Path("linked/README.md").symlink_to("nowhere")
-        assert command("params", "--out", "recipes", "--results", "probes,divergence,mine,linked")[1] == "recipes: 61 files\n"
+        assert command("params", "--out", "recipes", "--results", "probes,divergence,mine,linked")[1] == "recipes: 106 files\n"
         assert yaml.safe_load(Path("recipes/probes/cub/mae-b16/cls.json").read_text())["preset"] == "small-sgd"
         assert {path.name for path in Path("probes").iterdir()} == {"cub", "README.md"}
         assert "divergence/DATASET" in Path("divergence/README.md").read_text()
