@@ -21,8 +21,6 @@ def main(
 ) -> None:
     """Write OUT/PROGRAM.json, and a file for each encoder, head, … where their stages use different code.
 
-    Each maps files that can be run, of this program and of the user's in the current folder, to digests of their syntax trees.
-
     Raises:
         BeyondClsError: no parameter file, sections without names, or a folder that is a link.
     """

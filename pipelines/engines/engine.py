@@ -217,7 +217,10 @@ class Agenda:
         elif status == TO_BE_CONTINUED:
             self.left(run)
         elif status < 0 or status > 128 or (status == UNFORESEEN and self.again):
-            how = f"failed with: {problem_in(lines)}" if status == UNFORESEEN else _describe_status(status)
+            number, names = abs(status) % 128, {one.value: one.name for one in signal.Signals}
+            how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"
+            how += ", perhaps for lack of memory" if number == signal.SIGKILL else ""
+            how = f"failed with: {problem_in(lines)}" if status == UNFORESEEN else how
             self._kills[run.name] += 1
             if self._kills[run.name] >= self.tries:
                 times = "once" if self.tries == 1 else f"{self.tries} times"
@@ -251,13 +254,6 @@ class Agenda:
             self.watch.warn(f"{run.name}: the machine that it was on has gone; it goes on elsewhere")
 
 
-def _describe_status(status: int) -> str:
-    number = -status if status < 0 else status - 128
-    names = {one.value: one.name for one in signal.Signals}
-    how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"
-    return how + (", perhaps for lack of memory" if number == signal.SIGKILL else "")
-
-
 @dataclass(frozen=True)
 class Engine(ABC):
     """Where runs are computed, whole commands of this program; an extraction that is shared consists of several.
@@ -287,8 +283,8 @@ class Engine(ABC):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("tasks", "tries"):
-            if (value := getattr(self, name)) is not None and value < 1:
+        for name, value in (("tasks", self.tasks), ("tries", self.tries)):
+            if value is not None and value < 1:
                 raise BeyondClsError(f"{name} is {value}, expected 1 or more")
         if self.tasks is not None and self.gpus is not None:
             raise BeyondClsError(f"tasks is {self.tasks} and gpus is {self.gpus}, one worker for each GPU; give one of them")
@@ -307,10 +303,8 @@ class Engine(ABC):
 
     def check_device(self) -> None:
         if self.device not in ("auto", "cpu", "cuda"):
-            raise BeyondClsError(
-                f"device is {self.device!r}, which is one device for several workers; give auto, cpu or cuda "
-                "(CUDA_VISIBLE_DEVICES says which GPUs are used), or --on here"
-            )
+            remedy = "give auto, cpu or cuda (CUDA_VISIBLE_DEVICES says which GPUs are used), or --on here"
+            raise BeyondClsError(f"device is {self.device!r}, which is one device for several workers; {remedy}")
 
 
 def joined_out(staging: Path) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pipelines.engines.engine import (
     BEGUN,
@@ -155,8 +155,7 @@ class RunArray:
             n_tasks=self.n_tasks,
             last=len(runs) - 1,
             cases="\n".join(
-                f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;"
-                for number, run in enumerate(runs)
+                f"{n}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;" for n, run in enumerate(runs)
             ),
             width=WIDTH,
             begun=BEGUN,
@@ -234,14 +233,11 @@ def job_of(script: str, logs: Path) -> "Iterator[tuple[str, subprocess.Popen[str
     waiting for it ends with an error. `logs`: the folder of what Slurm says, which makes none.
     """
     if shutil.which("sbatch") is None:
-        raise BeyondClsError(
-            "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
-            "cluster, or write the script with --script FILE and submit it there, or give --on processes"
-        )
+        remedy = "give the command on a login node of the cluster, or submit there what --script FILE writes"
+        raise BeyondClsError(f"--on slurm calls sbatch, which was not found on this machine; {remedy}")
     logs.mkdir(parents=True, exist_ok=True)
-    with subprocess.Popen(
-        ["sbatch", "--parsable", "--wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(["sbatch", "--parsable", "--wait"], text=True, **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

@@ -99,16 +99,14 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
             aggregator, options = plans[name].head.aggregator, plans[name].head.options
             file = file_of(aggregator)
             if file is not None and not normpath(file).startswith(FILES):
-                raise BeyondClsError(
-                    f"{group}.{name} in the parameter file has aggregator {aggregator!r}, expected a file in {FILES}, the "
-                    f"folder that `dvc repro` watches; move it there, and write {FILES}{aggregator.rpartition('/')[2]}"
-                )
+                remedy = f"move it there, and write {FILES}{aggregator.rpartition('/')[2]}"
+                raise BeyondClsError(f"{group}.{name} has aggregator {aggregator!r}, expected a file in {FILES}; {remedy}")
             reads = _reads(aggregator, options) if file is None or runs_files else ()
             read = {kind_of(kind) for kind in reads}
             if not read <= set(kinds):
+                fetched = f"but for {group} `dvc repro` fetches only {' and '.join(kinds)}"
                 raise BeyondClsError(
-                    f"{group}.{name} in the parameter file reads {' and '.join(reads)}, but for {group} `dvc repro` fetches "
-                    f"only {' and '.join(kinds)}; move it to heads"
+                    f"{group}.{name} in the parameter file reads {' and '.join(reads)}, {fetched}; move it to heads"
                 )
 
 

@@ -120,10 +120,8 @@ def plans_and_run(
     run = {name: value for name, value in next(iter(values.values())).items() if name in OF_A_RUN and value is not None}
     if own_draws := draws_images(run):
         if "shared" in orders:
-            raise BeyondClsError(
-                "order is shared, but each seed draws its own images of --k-shot or --percent, so there is no order for all; "
-                "leave it out, or give --subset-seed 0, and all seeds learn from one draw"
-            )
+            remedy = "leave it out, or give --subset-seed 0, and all seeds learn from one draw"
+            raise BeyondClsError(f"order is shared, but each seed draws its own images of --k-shot or --percent; {remedy}")
         values = {name: {"seeds": DRAWS, **of_head} for name, of_head in values.items()}
     plans = {name: _plan(of_head, of_neighbours) for name, of_head in values.items()}
     if own_draws:  # no two seeds have one pass

@@ -82,10 +82,8 @@ def _published(dataset: str, form: str, asked: Mapping[str, Mapping[str, Any]]) 
     from extract.datasets.form import ALTERNATIVES
 
     if form not in FACTS:
-        raise BeyondClsError(
-            f"there are no images at {asked['train']['data']!r}, and the size of {dataset!r} is not known; put them there, or "
-            f"give datasets.{dataset} a form whose size is published: {', '.join(FACTS)}"
-        )
+        missing = f"there are no images at {asked['train']['data']!r}, and the size of {dataset!r} is not known"
+        raise BeyondClsError(f"{missing}; put them there, or give it a form whose size is published: {', '.join(FACTS)}")
     (splits, n_classes), numbers = FACTS[form], []
     for options in asked.values():
         split = options["split"]

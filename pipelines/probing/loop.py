@@ -59,10 +59,9 @@ class EncoderLoop:
             check_branches(self.encoder.name, self.encoder.model.blocks)  # type: ignore[arg-type]
         kept = ("dtype", *(name for name in EXTENDABLE_FIELDS if name not in ("data", "n_images")))
         if differ := self.training.spec.explained(self._request.spec, kept):
-            raise StoreError(
-                f"{self.training.where} is not of {self.images.source} through {self.encoder.name} as it is loaded: {differ} "
-                "differ; name the images and the encoder that it was extracted from, with their options"
-            )
+            remedy = "name the images and the encoder that it was extracted from, with their options"
+            source = f"{self.images.source} through {self.encoder.name} as it is loaded"
+            raise StoreError(f"{self.training.where} is not of {source}: {differ} differ; {remedy}")
 
     @cached_property
     def _request(self) -> Request:

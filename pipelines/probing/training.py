@@ -160,10 +160,8 @@ def _check_same_head(out: Path, name: str, plan: HeadPlan) -> None:
     except (BeyondClsError, OSError, ValueError):  # nothing, or nothing that counts
         return
     if there != plan.head.aggregator and out.absolute().name != name:
-        raise BeyondClsError(
-            f"{out} holds a head, {there}, which {name} would replace: a single head is written into --out itself. Give --out "
-            f"{out / name}, name several heads in one command, or remove {out}"
-        )
+        remedy = f"give --out {out / name}, name several heads in one command, or remove {out}"
+        raise BeyondClsError(f"{out} holds a head, {there}, which {name} would replace, as single heads do; {remedy}")
 
 
 def show_results(written: Mapping[Path, Mapping[str, Any]]) -> None:
