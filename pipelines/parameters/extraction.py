@@ -34,13 +34,8 @@ Dataset = Annotated[
     typer.Option(help="a data set of params.yaml, in place of --data: its images, their --split train or test, its views"),
 ]
 Out = Annotated[Path, typer.Option(help="folder of the feature set")]
-Params = Annotated[
-    Path | None, typer.Option(help="take encoders.NAME, extract and store from this file; options given here win")
-]
-Receipt = Annotated[
-    Path | None,
-    typer.Option(help="file for its receipt  [default: none; with store.root receipts/NAME.json]"),
-]
+Params = Annotated[Path | None, typer.Option(help="take encoders.NAME, extract and store from this file; options here win")]
+Receipt = Annotated[Path | None, typer.Option(help="file for its receipt  [default: none; with store.root receipts/NAME.json]")]
 
 
 # How the encoder is loaded: arguments of `load_encoder`, which may also be under `encoders` in params.yaml.

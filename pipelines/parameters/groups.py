@@ -104,10 +104,8 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
             reads = _reads(aggregator, options) if file is None or runs_files else ()
             read = {kind_of(kind) for kind in reads}
             if not read <= set(kinds):
-                fetched = f"but for {group} `dvc repro` fetches only {' and '.join(kinds)}"
-                raise BeyondClsError(
-                    f"{group}.{name} in the parameter file reads {' and '.join(reads)}, {fetched}; move it to heads"
-                )
+                fetched = f"but for {group} `dvc repro` fetches only {' and '.join(kinds)}; move it to heads"
+                raise BeyondClsError(f"{group}.{name} in the parameter file reads {' and '.join(reads)}, {fetched}")
 
 
 def _reads(aggregator: str, options: Mapping[str, Any]) -> tuple[str, ...]:

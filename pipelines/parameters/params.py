@@ -15,7 +15,7 @@ from store.errors import unknown
 
 # Names become parts of paths, of names of stages, and of commands, and so can be nothing else.
 NAME = re.compile(r"\w[\w.+-]{0,99}")
-EXPECTED = "letters, digits, and . _ + - after the first one, 100 at most"
+LETTERS = "letters, digits, and . _ + - after the first one, 100 at most"
 # Where there are names, as keys or in a list (`*`: in each entry), …
 NAMED = (
     *("encoders", "datasets", "cls_heads", "heads", "own_heads", "by_block", "divergence", "composed", "composed_dense"),
@@ -141,9 +141,7 @@ def check_name(where: str, name: object) -> None:
         BeyondClsError: it could.
     """
     if not NAME.fullmatch(str(name)):
-        raise BeyondClsError(
-            f"{where} has the name {shown(name)}, which becomes part of paths and commands; give it {EXPECTED}"
-        )
+        raise BeyondClsError(f"{where} has the name {shown(name)}, which becomes part of paths and commands; use {LETTERS}")
 
 
 def values_at(params: Any, place: str) -> Iterator[tuple[str, Any]]:

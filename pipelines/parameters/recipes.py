@@ -95,10 +95,8 @@ def of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     study = mapping(name, studies_of(params)[name][1])
     for place in ("encoder", "dataset"):
         if not isinstance(study.get(place), str):
-            example = f"{place}: {next(iter(params.get(f'{place}s') or ['NAME']))}"
-            raise BeyondClsError(
-                f"study {name!r} has {place} {study.get(place)!r}, expected one of {place}s; add e.g. {example}"
-            )
+            example = f"add e.g. {place}: {next(iter(params.get(f'{place}s') or ['NAME']))}"
+            raise BeyondClsError(f"study {name!r} has {place} {study.get(place)!r}, expected one of {place}s; {example}")
     heads = params_of_study(params, name)[0]["heads"]
     return {head: values_of(of_head(params, head, study["encoder"], study["dataset"], name)) for head in heads}
 

@@ -126,9 +126,8 @@ def extractions(
 
 def _encoders_table(encoders: Mapping[str, EncoderCost]) -> list[str]:
     """Crops a second, and what an image has in one view."""
-    rows: list[tuple[str, ...]] = [
-        ("encoder", "images", "crops/s", "decoding", "encoder alone", "an image", "GFLOP", "GPU memory")
-    ]
+    titles = ("encoder", "images", "crops/s", "decoding", "encoder alone", "an image", "GFLOP", "GPU memory")
+    rows: list[tuple[str, ...]] = [titles]
     for name, one in encoders.items():
         rates, flops = one.rates, "not counted" if one.flops is None else f"{one.flops / 1e9:,.1f}"
         speeds = (f"{rate:,.2f}" for rate in (rates.images_per_s, rates.decoded_per_s, rates.encoded_per_s))
