@@ -133,18 +133,18 @@ class Project:
         imports = [one for one in module.body if isinstance(one, ast.ImportFrom) and not one.level]
         homes = {alias.asname or alias.name: f"{one.module}.{alias.name}" for one in imports for alias in one.names}
         for name, used in entries:
-            if (content := _dictionary(statement := assigned.get(name))) is None:
+            if (content := _dictionary(assigned.get(name))) is None:
                 raise LookupError(f"no dictionary {name} is written out in the module; units.py names a registry that is gone")
             pairs = list(zip(content.keys, content.values, strict=True))
             kept = [(key, value) for key, value in pairs if self._is_used(key, value, used, homes)]
             unused += [value for pair in pairs if pair not in kept for value in pair if value is not None]
             remaining = ast.Dict([key for key, _ in kept], [value for _, value in kept])
-            joined = statement.value
-            statement.value = ast.BinOp(joined.left, joined.op, remaining) if isinstance(joined, ast.BinOp) else remaining
+            joined = assigned[name].value
+            assigned[name].value = ast.BinOp(joined.left, joined.op, remaining) if isinstance(joined, ast.BinOp) else remaining
         removed = set() if EVERYTHING in requested else (_names_in(unused) - _names_in([module])) & homes.keys() - {*requested}
         for one in imports:
             one.names = [alias for alias in one.names if (alias.asname or alias.name) not in removed]
-        if (exported := assigned.get("__all__")) is not None:
+        if isinstance(getattr(exported := assigned.get("__all__"), "value", None), ast.List | ast.Tuple):
             exported.value = copy(exported.value)
             exported.value.elts = [item for item in exported.value.elts if getattr(item, "value", None) not in removed]
         module.body = [statement for statement in module.body if statement not in imports or statement.names]
@@ -190,5 +190,9 @@ def _dictionary(statement: Any) -> ast.Dict | None:
 
 def _groups_in(module: ast.Module) -> list[tuple[str, str]]:
     """Registries of a module that take entries of other packages, each with its group of entry points."""
-    calls = ((name, getattr(statement.value, "left", None)) for name, statement in _assigned(module).items())
-    return [(name, call.args[0].value) for name, call in calls if isinstance(call, ast.Call)]
+    groups = []
+    for name, statement in _assigned(module).items():
+        match statement.value:
+            case ast.BinOp(ast.Call(args=[ast.Constant(str(group)), *_])):
+                groups.append((name, group))
+    return groups

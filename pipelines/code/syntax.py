@@ -65,12 +65,12 @@ def _written(value: Any) -> str:
         return f"[{''.join(f'{_written(item)},' for item in value)}]"
     if not isinstance(value, ast.AST):
         return f"{type(value).__name__} {value!a} "
-    fields = [(name, getattr(value, name, None)) for name in _counted_fields(type(value))]
+    fields = [(name, getattr(value, name, None)) for name in _counted_fields(value._fields)]
     if isinstance(value, ast.JoinedStr):
         fields = [("values", [part for part in value.values if not (isinstance(part, ast.Constant) and part.value == "")])]
     return f"{type(value).__name__}({''.join(f'{name}={_written(v)}' for name, v in fields if v is not None and v != [])})"
 
 
 @cache
-def _counted_fields(kind: type[ast.AST]) -> list[str]:
-    return sorted({*kind._fields} - UNREAD)
+def _counted_fields(fields: tuple[str, ...]) -> list[str]:
+    return sorted({*fields} - UNREAD)

@@ -150,7 +150,7 @@ def test_a_registry_that_is_gone_is_an_error_of_ours(folder: Path) -> None:
 
 class TestAFileOfOnesOwn:
     def test_it_counts_with_what_it_imports(self, folder: Path) -> None:
-        imports = "from heads.powers import mean\nfrom extract.encoders import mae\n"
+        imports = "from heads.powers import mean\nfrom extract.encoders import mae\nA = dict() | {}\nB = tuple(A) + (1,)\n"
         laid(folder, {"heads/gem.py": imports, "heads/powers.py": ""})
         assert {"heads/gem.py", "heads/powers.py", f"{OF}mae.py"} <= set(digests(folder, "store", "heads/gem.py", used=MAE))
 
