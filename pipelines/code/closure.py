@@ -144,7 +144,7 @@ class Project:
         removed = set() if EVERYTHING in requested else (_names_in(unused) - _names_in([module])) & homes.keys() - {*requested}
         for one in imports:
             one.names = [alias for alias in one.names if (alias.asname or alias.name) not in removed]
-        if isinstance(getattr(exported := assigned.get("__all__"), "value", None), ast.List | ast.Tuple):
+        if (exported := assigned.get("__all__")) and isinstance(exported.value, ast.List | ast.Tuple):
             exported.value = copy(exported.value)
             exported.value.elts = [item for item in exported.value.elts if getattr(item, "value", None) not in removed]
         module.body = [statement for statement in module.body if statement not in imports or statement.names]
