@@ -40,8 +40,8 @@ def test_an_error_is_final_and_its_message_is_shown_with_its_beginning(tmp_path:
     a = run(tmp_path, "a", log)
     b = run(tmp_path, "b", "$ beyondcls probe\nTraceback …\n  file\nValueError: of a head\nbeyondcls ended with status 1\n")
     watched = Watched([a, b])
-    for _ in range(2):
-        watched.agenda.ended(watched.agenda.take() or a, 1)
+    for status in (1, 70):  # the latter: unforeseen
+        watched.agenda.ended(watched.agenda.take() or a, status)
     shown = "no such head\nline 0\nline 1\nline 2\nline 3\nline 4\n…"
     assert watched.agenda.problems[a.name] == f"{shown} (log: {a.log})"
     assert watched.agenda.problems[b.name] == f"Traceback … /   file / ValueError: of a head (log: {b.log})"
