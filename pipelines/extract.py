@@ -122,7 +122,7 @@ def main(
     places = _places(params, out, verb)
     is_one = task_id is not None or n_tasks is not None or is_task()  # of several that share the set
     engine = choose_engine(options, select_options(given, ENGINE), device, is_one)
-    if submit(engine, verb, out, script, dry_run, typer.echo):
+    if submit(engine, verb, out, places.root, script, dry_run, typer.echo):
         return
     stops = stops_at_signal()
     source_of_images, opening = requested_images(encoder, data, dataset, params, given)

@@ -39,11 +39,15 @@ def choose_engine(
     several = options.get("tasks", 1) > 1 or options.get("gpus") is not None
     name = options.get("on") or ("processes" if several else "here")
     if name not in ENGINES:
-        raise BeyondClsError(unknown("engine", str(name), ENGINES, "Give one as --on, or as `on` in the parameter file"))
+        raise BeyondClsError(
+            unknown("engine", str(name), ENGINES, "Give one of them as --on, or as `on` in the parameter file")
+        )
     if is_task:
         if "on" in named and name != "here":
-            tasks = "one of several tasks already (--task-id, --n-tasks or torchrun)"
-            raise BeyondClsError(f"--on {name} starts workers itself, and this is {tasks}; leave out one of the two")
+            raise BeyondClsError(
+                f"--on {name} starts workers itself, and this is one of several tasks already (--task-id, --n-tasks or "
+                "torchrun); leave out one of the two"
+            )
         return Here(device=device)
     engine, options = ENGINES[name], {**configured_engine(name), **options}
     for option in named:

@@ -136,15 +136,18 @@ class Watch:
 
 
 @contextmanager
-def following(staging: Path, progress: Callable[[int], None]) -> Iterator[None]:
-    """Report images of a set's units, as records of them appear where it is staged."""
-    ended, place = Event(), LocalFolder(staging)
-    begun = progress_at(place)
-    reported = begun.images_done if begun is not None else 0
+def following(
+    staged: Callable[[], Path | None], progress: Callable[[int], None], reported: int = 0
+) -> Iterator[Callable[[], int]]:
+    """Report images of a set's units, as records of them appear where it is staged, if it is; yields a function that gives how
+    many were reported.
+    """
+    ended = Event()
 
     def look() -> None:
         nonlocal reported
-        if (now := progress_at(place)) is not None:
+        folder = staged()
+        if folder is not None and (now := progress_at(LocalFolder(folder))) is not None:
             progress(now.images_done - reported)
             reported = now.images_done
 
@@ -155,7 +158,7 @@ def following(staging: Path, progress: Callable[[int], None]) -> Iterator[None]:
     looking = Thread(target=keep_looking, daemon=True)
     looking.start()
     try:
-        yield
+        yield lambda: reported
     finally:
         ended.set()
         looking.join()
@@ -217,10 +220,7 @@ class Agenda:
         elif status == TO_BE_CONTINUED:
             self.left(run)
         elif status < 0 or status > 128 or (status == UNFORESEEN and self.again):
-            number, names = abs(status) % 128, {one.value: one.name for one in signal.Signals}
-            how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"
-            how += ", perhaps for lack of memory" if number == signal.SIGKILL else ""
-            how = f"failed with: {problem_in(lines)}" if status == UNFORESEEN else how
+            how = f"failed with: {problem_in(lines)}" if status == UNFORESEEN else _describe_status(status)
             self._kills[run.name] += 1
             if self._kills[run.name] >= self.tries:
                 times = "once" if self.tries == 1 else f"{self.tries} times"
@@ -254,6 +254,13 @@ class Agenda:
             self.watch.warn(f"{run.name}: the machine that it was on has gone; it goes on elsewhere")
 
 
+def _describe_status(status: int) -> str:
+    number = -status if status < 0 else status - 128
+    names = {one.value: one.name for one in signal.Signals}
+    how = f"was killed ({names[number]})" if number in names else f"ended with status {status}"
+    return how + (", perhaps for lack of memory" if number == signal.SIGKILL else "")
+
+
 @dataclass(frozen=True)
 class Engine(ABC):
     """Where runs are computed, whole commands of this program; an extraction that is shared consists of several.
@@ -283,11 +290,13 @@ class Engine(ABC):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, value in (("tasks", self.tasks), ("tries", self.tries)):
-            if value is not None and value < 1:
+        for name in ("tasks", "tries"):
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise BeyondClsError(f"{name} is {value}, expected 1 or more")
         if self.tasks is not None and self.gpus is not None:
-            raise BeyondClsError(f"tasks is {self.tasks} and gpus is {self.gpus}, one worker for each GPU; give one of them")
+            raise BeyondClsError(
+                f"tasks is {self.tasks} and gpus is {self.gpus}: there is one worker for each GPU; give one of them"
+            )
 
     @abstractmethod
     def n_tasks(self, n_units: int) -> int:
@@ -303,8 +312,10 @@ class Engine(ABC):
 
     def check_device(self) -> None:
         if self.device not in ("auto", "cpu", "cuda"):
-            remedy = "give auto, cpu or cuda (CUDA_VISIBLE_DEVICES says which GPUs are used), or --on here"
-            raise BeyondClsError(f"device is {self.device!r}, which is one device for several workers; {remedy}")
+            raise BeyondClsError(
+                f"device is {self.device!r}, which is one device for several workers; give auto, cpu or cuda "
+                "(CUDA_VISIBLE_DEVICES says which GPUs are used), or --on here"
+            )
 
 
 def joined_out(staging: Path) -> Path:
@@ -315,8 +326,10 @@ def joined_out(staging: Path) -> Path:
 def has_all(staging: Path) -> bool:
     """Whether a task that joins has nothing left to do; this machine may lack the folder."""
     if not staging.parent.parent.is_dir():
-        place = f"there is no folder {staging.parent.parent} on {platform.node()}"
-        raise BeyondClsError(f"{place}; all machines need the project, images and feature sets under the same path as here")
+        raise BeyondClsError(
+            f"there is no folder {staging.parent.parent} on {platform.node()}; all machines need the folder of the project, "
+            "images and feature sets under the same path as here"
+        )
     progress = progress_at(LocalFolder(staging))
     return progress is None or progress.done == progress.n_units
 
@@ -339,7 +352,8 @@ def sharing(
         # One failure ends all.
         quiet = Watch(lambda _: None, watch.warn, lambda: watch.stops() or bool(agenda.problems))
         agenda = Agenda(runs, engine.tries, quiet, say, IMPORTS, again=True)
-        with following(staging, watch.progress):
+        begun = progress_at(LocalFolder(staging))
+        with following(lambda: staging, watch.progress, begun.images_done if begun is not None else 0):
             engine.run_all(agenda)
         if agenda.problems and writer.wait_for_others():
             raise BeyondClsError(next(iter(agenda.problems.values())))

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pipelines.engines.engine import (
     BEGUN,
@@ -22,6 +23,7 @@ from pipelines.engines.engine import (
     Engine,
     Run,
     Watch,
+    following,
     last_lines,
     problem_in,
     status_in,
@@ -29,8 +31,12 @@ from pipelines.engines.engine import (
 from pipelines.parameters.engine import without_engine
 from pipelines.process.tasks import TO_BE_CONTINUED
 from store import BeyondClsError
+from store.format.unfinished import HEADER, progress_at
+from store.places import LocalFolder, is_remote
+from store.writing.publishing import STAGING
 
-SECONDS = 2.0  # between two looks at logs
+SECONDS = 2.0  # between two looks at logs, or at whether a set is begun
+EARLY = datetime.fromtimestamp(0, UTC)
 ANSWER_S = 10  # seconds to wait for Slurm's controller
 LOGS = ".slurm"  # folder of logs, next to feature sets or in the folder that has all of what runs write
 MAX_ARRAY_SIZE = 1000  # tasks: numbers below Slurm's default MaxArraySize of 1001
@@ -87,12 +93,15 @@ class Slurm(Engine):
         RunArray(self, agenda.runs).run(agenda)
 
 
-def submit(engine: Engine, verb: str, out: Path, script: Path | None, dry_run: bool, say: Callable[[str], None]) -> bool:
+def submit(
+    engine: Engine, verb: str, out: Path, root: str | None, script: Path | None, dry_run: bool, say: Callable[[str], None]
+) -> bool:
     """Whether an extraction was run elsewhere as a whole, or only a script for that was wanted, to write or print (`dry_run`).
 
-    `verb`: what to do with the set at `out`; `say`: prints a line.
+    `verb`: what to do with the set at `out`; `root`: of all sets, if they have one; `say`: prints a line.
     """
     from pipelines.process.progress import progress_bar
+    from pipelines.sharing.publish import SCRATCH
     from store import FeatureStore
 
     check_script(engine, script, dry_run)
@@ -106,12 +115,33 @@ def submit(engine: Engine, verb: str, out: Path, script: Path | None, dry_run: b
     if script is not None or dry_run:
         array.hand_over(script, say)
         return True
+    folder = out.parent if root is None else out.parent / SCRATCH if is_remote(root) else Path(root)
+    named = re.compile(re.escape(out.name) + "(-[0-9a-f]{32})+")
+
+    def staged() -> Path | None:
+        """Where the set is staged, under whichever key; the last one that was begun."""
+        begun = [f for f in (folder / STAGING).glob("*") if named.fullmatch(f.name) and (f / HEADER).is_file()]
+        return max(begun, key=lambda place: LocalFolder(place).time_now(HEADER) or EARLY) if begun else None
+
     say(f"{out}: logs in {array.runs[0].log.parent}{'' if n > 1 else '; --tasks gives more than one task'}")
     for run in array.runs:
         run.log.unlink(missing_ok=True)  # of an earlier command
-    with progress_bar(out.name, n, "tasks") as progress:  # nothing stops the job
-        agenda = Agenda(array.runs, engine.tries, Watch(progress, say, lambda: False), say)
+    whole: list[Callable[[], None]] = []  # completes the bar, from when the set is begun
+
+    def begins() -> bool:
+        """Show how far the set is once it is begun; nothing stops the job."""
+        place = None if whole else staged()
+        if place is not None and (begun := progress_at(LocalFolder(place))) is not None:
+            progress = bars.enter_context(progress_bar(out.name, begun.n_images, "images"))
+            reported = bars.enter_context(following(staged, progress))
+            whole.append(lambda: progress(begun.n_images - reported()))
+        return False
+
+    with ExitStack() as bars:
+        agenda = Agenda(array.runs, engine.tries, Watch(lambda _: None, say, begins), say)
         array.run(agenda)
+        if whole and not agenda.problems:
+            whole[0]()
     if agenda.problems:
         raise BeyondClsError("; ".join(f"{name}: {problem}" for name, problem in list(agenda.problems.items())[:SHOWN]))
     if not (out / "zarr.json").exists():
@@ -143,8 +173,10 @@ class RunArray:
         if strange := next((line for line in setup if not line.isprintable()), None):
             raise BeyondClsError(f"setup has {strange!r}, expected lines of shell; give each by itself")
         if not str(logs).isprintable() or not NOT_QUOTED.isdisjoint(str(logs)):
-            taken = "Slurm takes no quotes, backslashes or unprintable characters"
-            raise BeyondClsError(f"the logs would be in {str(logs)!r}, and {taken}; give --out in a folder without them")
+            raise BeyondClsError(
+                f"the logs would be in {str(logs)!r}, and Slurm takes no quotes, backslashes or unprintable characters; give "
+                "--out without them, in another folder if that one has them"
+            )
         self.script = SCRIPT.format(
             name=f"beyondcls-{re.sub(r'[^A-Za-z0-9_.+-]', '_', name)}",
             array=f"0-{self.n_tasks - 1}" + (f"%{engine.tasks}" if engine.tasks is not None else ""),
@@ -155,7 +187,8 @@ class RunArray:
             n_tasks=self.n_tasks,
             last=len(runs) - 1,
             cases="\n".join(
-                f"{n}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;" for n, run in enumerate(runs)
+                f"{number}) log={shlex.quote(str(run.log))}; set -- {shlex.join(run.arguments)};;"
+                for number, run in enumerate(runs)
             ),
             width=WIDTH,
             begun=BEGUN,
@@ -233,11 +266,14 @@ def job_of(script: str, logs: Path) -> "Iterator[tuple[str, subprocess.Popen[str
     waiting for it ends with an error. `logs`: the folder of what Slurm says, which makes none.
     """
     if shutil.which("sbatch") is None:
-        remedy = "give the command on a login node of the cluster, or submit there what --script FILE writes"
-        raise BeyondClsError(f"--on slurm calls sbatch, which was not found on this machine; {remedy}")
+        raise BeyondClsError(
+            "--on slurm calls sbatch, which was not found on this machine; give the command on a login node of the "
+            "cluster, or write the script with --script FILE and submit it there, or give --on processes"
+        )
     logs.mkdir(parents=True, exist_ok=True)
-    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(["sbatch", "--parsable", "--wait"], text=True, **pipes) as process:
+    with subprocess.Popen(
+        ["sbatch", "--parsable", "--wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
