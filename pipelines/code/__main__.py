@@ -21,15 +21,12 @@ def main(
 ) -> None:
     """Write OUT/PROGRAM.json, and a file for each encoder, head, … where their stages use different code.
 
-    Each maps files that can be run, of this program and of the user's in the current folder, to digests of their syntax trees.
-
     Raises:
         BeyondClsError: no parameter file, sections without names, or a folder that is a link.
     """
     project = Project(Path().resolve(), Path(pipelines.__file__).resolve().parents[1])
-    write_below(
-        out, FOLDERS, {unit.file: project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}
-    )
+    contents = {unit.file: project.digests(unit.modules, unit.used) for unit in units(read_params(params), project)}
+    write_below(out, FOLDERS, contents)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,31 @@
-"""All files of the project that a program can import: at import time, under a condition, or when a function runs."""
+"""All files of the project that a program can import: at import time, under a condition, or when a function runs.
+
+A registry's module counts as it is for users of only some of its entries. A registry is a literal dictionary in a module
+(`CODECS = {…}`, or `ENCODERS = Registry(…) | {…}`, which takes entries of other packages), whose values come from leaves, other
+modules. What is not used is removed from the tree: entries, the imports that only they need, and their names in `__all__`.
+"""
 
 import ast
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from pipelines.code.registries import EVERYTHING, Used, groups_in, keys_in, without_unused
-from pipelines.code.syntax import DIGITS, digest, nodes_of, parse_code, statements_of
+from pipelines.code.syntax import DIGITS, digest, parse_code, statements_of
 from store.plugins import METRICS, declared
 
 OWN = "heads"  # custom aggregators
 PACKAGES = ("extract", OWN, "pipelines", "probe", "store")
 FACADE, HOMES = "beyondcls", "_HOME"  # a module that imports requested names lazily, from a dictionary of names and modules
 BESIDE = (".css", ".csv", ".jinja", ".js")  # files of the report that modules in their folder read
+EVERYTHING = "*"
 
-# What a module imports: (module, name in it), or EVERYTHING for the module itself.
+# What a module imports: (module, name in it), or EVERYTHING for the module itself; no name of a package that is only run.
 Import = tuple[str, str]
+# Module and name of a registry -> keys of the entries that are used; all of a registry that is not mentioned.
+Used = Mapping[tuple[str, str], Collection[str]]
 
 
 class Project:
@@ -27,13 +36,10 @@ class Project:
 
     def __init__(self, folder: Path, program: Path | None = None):
         """The user's files are in `folder`, and there alone; the program's packages in `program`: the same where it is None."""
-        self.folder, self.program = folder, program or folder
-        self.file, self.tree = cache(self._find_file), cache(self._parse)
+        self.folder, self.program, self.read = folder, program or folder, cache(self._read)
         # By tree: most units have most of them in common.
-        self._digest, self._groups, self._imported = cache(digest), cache(groups_in), cache(self._imports_of_tree)
-        self._lazy = cache(lambda tree: any(map(_is_lazy, tree.body)))
-        self._relative, self._beside = cache(self._relative_path), cache(self._digests_beside)
-        self._pruned = cache(self._prune)
+        self._digest, self._groups, self._imports = cache(digest), cache(_groups_in), cache(self._find_imports)
+        self._pruned, self._beside = cache(self._prune), cache(self._digests_beside)
         self.declared = cache(declared)  # all installed packages are looked through
 
     def digests(self, modules: Iterable[str], used: Used) -> dict[str, str | None]:
@@ -45,161 +51,148 @@ class Project:
             modules: of a program, and files next to them.
             used: entries of registries that it uses.
         """
-        roots = list(modules)
-        requested: dict[str, set[str]] = {}
-        while True:
-            trees, asks = self._reach_modules(roots, used, requested)
-            if asks == requested:
-                break
-            requested = asks  # which may let an import stay, that asks for more
-        digests: dict[str, str | None] = {name: None for name in roots if name.endswith(".py") and self.file(name) is None}
-        for name, tree in trees.items():
-            file = self.file(name)
-            assert file is not None, name
-            digests[self._relative(file)] = self._digest(tree)
-            digests |= self._digests_of_packages(name, tree, used)
-            digests |= self._beside(file.parent)
+        digests: dict[str, str | None] = {}
+        files: dict[str, tuple[Path, ast.Module]] = {}  # and trees, without unused entries
+        requested: dict[str, set[str]] = {}  # names that are imported from each module
+        waiting = [(module, "") for module in modules]
+        while waiting:
+            name, imported_name = waiting.pop()
+            names = requested.setdefault(name, set())
+            if (found := self.read(name)) is None:
+                digests |= {name: None} if name.endswith(".py") else {}
+            elif imported_name not in names:
+                names.add(imported_name)
+                entries = frozenset((registry, frozenset(keys)) for (module, registry), keys in used.items() if module == name)
+                file, tree = found[0], self._pruned(found[1], entries, frozenset(names)) if entries else found[1]
+                waiting += self._imports(name, tree) if files.get(name) != (file, tree) else ()
+                files[name] = file, tree
+        for name, (file, tree) in files.items():
+            digests |= {self._relative(file): self._digest(tree)} | self._beside(file.parent)
+            for registry, group in self._groups(tree):  # of METRICS, all are computed
+                named, ours = used.get((name, registry), ()), self.keys_of(name, registry) or ()
+                for plugin in self.declared(group):
+                    if (group in METRICS or plugin.name in named) and plugin.name not in ours:
+                        digests[f"{plugin.package}: {group}.{plugin.name}"] = plugin.digest()[:DIGITS]
         return dict(sorted(digests.items()))
 
-    def keys(self, module: str, name: str) -> list[str]:
-        """Keys of a registry that are literal in the source, sorted."""
-        return sorted(self._keys_of(module, name) or ())
+    def keys_of(self, module: str, name: str) -> set[str] | None:
+        """Keys of a dictionary of a module; None if not all of them are literal in the source."""
+        content = None if (found := self.read(module)) is None else _dictionary(_assigned(found[1]).get(name))
+        keys = [None] if content is None else [key.value if isinstance(key, ast.Constant) else None for key in content.keys]
+        return None if None in keys else {str(key) for key in keys}
 
-    def _reach_modules(
-        self, roots: Iterable[str], used: Used, requested: Mapping[str, Collection[str]]
-    ) -> tuple[dict[str, ast.Module], dict[str, set[str]]]:
-        """Trees of all modules that can be imported, without unused entries, and the names imported from each.
+    def _read(self, name: str) -> tuple[Path, ast.Module] | None:
+        """File and tree of a module; None for others than ours, and where there is none.
 
-        Args:
-            requested: names that are known to be imported, by module.
+        One that is not valid Python counts by its text, as running it reports the error.
         """
-        trees: dict[str, ast.Module] = {}
-        asks: dict[str, set[str]] = {}
-        waiting = list(roots)
-        while waiting:
-            name = waiting.pop()
-            if name in trees or self.file(name) is None:
-                continue
-            if not name.endswith(".py") and (parent := name.rpartition(".")[0]):
-                waiting.append(parent)
-            trees[name] = self._tree_as_used(name, used, requested.get(name, ()))
-            for module, imported_name in self._imports(name, trees[name], requested.get(name, ())):
-                asks.setdefault(module, set()).add(imported_name)
-                waiting.append(module)
-        return trees, asks
-
-    def _tree_as_used(self, name: str, used: Used, requested: Collection[str]) -> ast.Module:
-        entries = frozenset((registry, frozenset(keys)) for (module, registry), keys in used.items() if module == name)
-        return self._pruned(name, entries, frozenset(requested)) if entries else self.tree(name)
-
-    def _imports(self, name: str, tree: ast.Module, requested: Collection[str]) -> Iterable[Import]:
-        """Imports of the project's modules; those in a module's `__getattr__` only if their names are requested."""
-        return self._imported(name, tree, frozenset(requested) if self._lazy(tree) else frozenset())
-
-    def _imports_of_tree(self, name: str, tree: ast.Module, requested: Collection[str]) -> list[Import]:
-        statements = list(_imports_in(tree, requested))
-        imports = [item for statement in statements for item in self._imports_of_statement(statement, name)]
-        return imports + list(self._imports_through_facade(tree, statements))
-
-    def _imports_of_statement(self, node: ast.Import | ast.ImportFrom, name: str) -> Iterator[Import]:
-        """Imports of a statement in the module `name`."""
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, EVERYTHING) for alias in node.names if alias.name.split(".")[0] in PACKAGES)
-        else:
-            module = self._absolute_name(node, name)
-            for alias in node.names:
-                yield from self._imports_of_name(module, alias.name)
-
-    def _imports_of_name(self, module: str, name: str) -> Iterator[Import]:
-        """Imports of `from module import name`."""
-        if module == FACADE:
-            home = self._modules_of_facade().get(name)
-            if home is not None:
-                yield from self._imports_of_name(home, name)
-        elif module.split(".")[0] in PACKAGES:
-            yield module, name
-            if self.file(f"{module}.{name}") is not None:
-                yield f"{module}.{name}", EVERYTHING
-
-    def _imports_through_facade(self, tree: ast.Module, statements: Iterable[ast.AST]) -> Iterator[Import]:
-        """Imports of `beyondcls.NAME` in code with `import beyondcls` among its statements."""
-        imported = [alias for statement in statements if isinstance(statement, ast.Import) for alias in statement.names]
-        called = {alias.asname or alias.name for alias in imported if alias.name == FACADE}
-        for node in nodes_of(tree) if called else ():
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in called:
-                yield from self._imports_of_name(FACADE, node.attr)
-
-    def _modules_of_facade(self) -> dict[str, str]:
-        """Modules by the names that the facade exports; empty without a facade."""
-        if self.file(FACADE) is None:
-            return {}
-        tree = self.tree(FACADE)
-        content = next(s.value for s in tree.body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == HOMES)
-        return ast.literal_eval(content)
-
-    def _absolute_name(self, node: ast.ImportFrom, name: str) -> str:
-        """The module that `from module import …` names, in the module `name`."""
-        if not node.level:
-            return node.module or ""
-        file = self.file(name)
-        package = name if file is not None and file.name == "__init__.py" else name.rpartition(".")[0]
-        above = package.split(".")[: len(package.split(".")) + 1 - node.level]
-        return ".".join([*above, *([node.module] if node.module else [])])
-
-    def _find_file(self, name: str) -> Path | None:
-        path = name.replace(".", "/")
-        places = (name,) if name.endswith(".py") else (f"{path}/__init__.py", f"{path}.py")
-        root = self.folder if name.endswith(".py") or name.split(".")[0] == OWN else self.program
-        return next((root / place for place in places if (root / place).is_file()), None)
-
-    def _parse(self, name: str) -> ast.Module:
-        """The tree of a file; one that is not valid Python counts by its text, as running it reports the error."""
-        file = self.file(name)
-        assert file is not None, name
+        is_file, path, package = name.endswith(".py"), name.replace(".", "/"), name.split(".")[0]
+        root = self.folder if is_file or package == OWN else self.program
+        places = (name,) if is_file else (f"{path}/__init__.py", f"{path}.py")
+        file = next((root / place for place in places if (root / place).is_file()), None)
+        if file is None or not (is_file or package in PACKAGES or name == FACADE):
+            return None
         text = file.read_text(encoding="utf-8")
         try:
-            return parse_code(text)
+            return file, parse_code(text)
         except SyntaxError:
-            return ast.Module([ast.Return(ast.Constant(text))], [])  # as no module that can be parsed
+            return file, ast.Module([ast.Return(ast.Constant(text))], [])  # as no module that can be parsed
 
-    def _prune(self, name: str, entries: frozenset[tuple[str, frozenset[str]]], requested: frozenset[str]) -> ast.Module:
-        return without_unused(self.tree(name), dict(entries), requested, self._keys_of)
+    def _find_imports(self, name: str, tree: ast.Module) -> list[Import]:
+        """Imports of the module `name`, anywhere in it, and its package."""
+        imports = [(name.rpartition(".")[0], "")]
+        for node in statements_of(tree):
+            if isinstance(node, ast.Import):
+                imports += [(alias.name, EVERYTHING) for alias in node.names]
+                if any(alias.name == FACADE for alias in node.names):  # whose names are attributes of whatever it is called
+                    attributes = {inner.attr for inner in ast.walk(tree) if isinstance(inner, ast.Attribute)}
+                    imports += [one for attribute in attributes for one in self._imports_of_name(FACADE, attribute)]
+            elif isinstance(node, ast.ImportFrom):
+                found = self.read(name)
+                package = name if found is not None and found[0].name == "__init__.py" else name.rpartition(".")[0]
+                above = package.rsplit(".", node.level - 1)[0] if node.level else ""
+                module = f"{above}.{node.module or ''}".strip(".")
+                imports += [one for alias in node.names for one in self._imports_of_name(module, alias.name)]
+        return imports
 
-    def _keys_of(self, module: str, name: str) -> set[str] | None:
-        return None if self.file(module) is None else keys_in(self.tree(module), name)
+    def _imports_of_name(self, module: str, name: str) -> list[Import]:
+        """Imports of `from module import name`."""
+        if module == FACADE and (found := self.read(FACADE)) is not None:
+            module = ast.literal_eval(_assigned(found[1])[HOMES].value).get(name, "")
+        return [(module, name), *([(f"{module}.{name}", EVERYTHING)] if self.read(f"{module}.{name}") else [])]
 
-    def _digests_of_packages(self, name: str, tree: ast.Module, used: Used) -> dict[str, str]:
-        """Digests of the used entries of other packages in the registries of a module; of METRICS, all: they are computed."""
-        digests = {}
-        for registry, group in self._groups(tree).items():
-            names, own = used.get((name, registry), ()), self._keys_of(name, registry) or ()
-            for plugin in self.declared(group):
-                if (plugin.name in names or group in METRICS) and plugin.name not in own:
-                    digests[f"{plugin.package}: {group}.{plugin.name}"] = plugin.digest()[:DIGITS]
-        return digests
+    def _prune(
+        self, tree: ast.Module, entries: Collection[tuple[str, Collection[str]]], requested: Collection[str]
+    ) -> ast.Module:
+        """A copy of a registry's module without entries that are not among the used ones, and without all that only they need.
+
+        Names that other modules request of this one stay; all do if one imports the module itself.
+        """
+        module, unused = ast.Module([copy(statement) for statement in tree.body], []), list[ast.expr]()
+        assigned = _assigned(module)
+        imports = [one for one in module.body if isinstance(one, ast.ImportFrom) and not one.level]
+        homes = {alias.asname or alias.name: f"{one.module}.{alias.name}" for one in imports for alias in one.names}
+        for name, used in entries:
+            if (content := _dictionary(assigned.get(name))) is None:
+                raise LookupError(f"no dictionary {name} is written out in the module; units.py names a registry that is gone")
+            pairs = list(zip(content.keys, content.values, strict=True))
+            kept = [(key, value) for key, value in pairs if self._is_used(key, value, used, homes)]
+            unused += [value for pair in pairs if pair not in kept for value in pair if value is not None]
+            remaining = ast.Dict([key for key, _ in kept], [value for _, value in kept])
+            joined = assigned[name].value
+            assigned[name].value = ast.BinOp(joined.left, joined.op, remaining) if isinstance(joined, ast.BinOp) else remaining
+        removed = set() if EVERYTHING in requested else (_names_in(unused) - _names_in([module])) & homes.keys() - {*requested}
+        for one in imports:
+            one.names = [alias for alias in one.names if (alias.asname or alias.name) not in removed]
+        if (exported := assigned.get("__all__")) and isinstance(exported.value, ast.List | ast.Tuple):
+            exported.value = copy(exported.value)
+            exported.value.elts = [item for item in exported.value.elts if getattr(item, "value", None) not in removed]
+        module.body = [statement for statement in module.body if statement not in imports or statement.names]
+        return module
+
+    def _is_used(self, key: ast.expr | None, value: ast.expr, used: Collection[str], homes: Mapping[str, str]) -> bool:
+        """Whether an entry of a registry is; a leaf such as `**mae.ENCODERS` is so where its keys are not known."""
+        if isinstance(key, ast.Constant):
+            return key.value in used
+        leaf, _, name = ast.unparse(value).rpartition(".")
+        included = self.keys_of(homes[leaf], name) if key is None and leaf in homes else None
+        return included is None or not included.isdisjoint(used)
 
     def _digests_beside(self, folder: Path) -> dict[str, str]:
-        return {self._relative(path): _file_digest(path) for path in folder.iterdir() if path.suffix in BESIDE}
+        files = [path for path in folder.iterdir() if path.suffix in BESIDE]
+        return {self._relative(path): hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS] for path in files}
 
-    def _relative_path(self, file: Path) -> str:
+    def _relative(self, file: Path) -> str:
         roots = [root for root in (self.folder, self.program) if file.is_relative_to(root)]  # either may be below the other
         return file.relative_to(max(roots, key=lambda root: len(root.parts))).as_posix() if roots else file.as_posix()
 
 
-def _is_lazy(statement: ast.stmt) -> bool:
-    """Whether this is a module's `__getattr__`, which imports names on request."""
-    return isinstance(statement, ast.FunctionDef) and statement.name == "__getattr__"
+def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    return {node.id for tree in nodes for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _imports_in(tree: ast.Module, requested: Collection[str]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """All imports of a module, except those in its `__getattr__` whose names are not requested."""
-    for statement in tree.body:
-        skips = _is_lazy(statement) and EVERYTHING not in requested
-        for node in statements_of(statement):
-            unasked = skips and isinstance(node, ast.ImportFrom) and all(alias.name not in requested for alias in node.names)
-            if isinstance(node, ast.Import | ast.ImportFrom) and not unasked:
-                yield node
+def _assigned(module: ast.Module) -> dict[str, Any]:
+    """Statements that assign a value to one name, by that name."""
+    assigned = {}
+    for statement in module.body:
+        match statement:
+            case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)):
+                assigned[name] = statement
+    return assigned
 
 
-def _file_digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:DIGITS]
+def _dictionary(statement: Any) -> ast.Dict | None:
+    """The dictionary that a statement assigns, alone or as `Registry(…) | {…}`."""
+    value = getattr(statement, "value", None)
+    value = value.right if isinstance(value, ast.BinOp) else value
+    return value if isinstance(value, ast.Dict) else None
+
+
+def _groups_in(module: ast.Module) -> list[tuple[str, str]]:
+    """Registries of a module that take entries of other packages, each with its group of entry points."""
+    groups = []
+    for name, statement in _assigned(module).items():
+        match statement.value:
+            case ast.BinOp(ast.Call(args=[ast.Constant(str(group)), *_])):
+                groups.append((name, group))
+    return groups

@@ -11,7 +11,6 @@ of other code leaves unchanged.
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +19,6 @@ import typer
 from pipelines.code.closure import Project
 from store import BeyondClsError
 from store.places.disk import write_file
-from store.shown import Bars
 
 
 def main(
@@ -36,7 +34,7 @@ def main(
     Raises:
         BeyondClsError: there are no such images, or they look like two data sets.
     """
-    from extract.datasets import form_of
+    from extract.datasets import DataError, form_of, open_images
     from pipelines.parameters.datasets import images_of, is_missing
     from pipelines.parameters.params import read_params
     from pipelines.process.progress import progress_bar
@@ -45,38 +43,24 @@ def main(
     splits = {split: images_of(read_params(params), dataset, split) for split in ("train", "test")}
     data = str(splits["train"]["data"])
     if is_missing(data):
-        raise BeyondClsError(
-            f"there is no {data!r}, expected a data set, whose images show which reader it needs; "
-            "run this on a machine that has them, and `dvc push`"
-        )
+        raise BeyondClsError(f"there is no {data!r}, expected a data set; run this where its images are, and `dvc push`")
     forms = sorted({images.get("form") or form_of(data, images["split"]) for images in splits.values()})
     digests = {form: json.loads((readers / f"{form}.json").read_text(encoding="utf-8")) for form in forms}
     if "function" in forms:  # with the code that it can import of this project
         digests["function"] |= Project(Path().resolve()).digests([file_of(data) or data.rpartition(":")[0]], {})
-    described = {split: _describe_images(images, progress_bar) for split, images in splits.items()}
+    described: dict[str, dict[str, Any]] = {}  # by split, all of the images that an extraction depends on
+    for split, options in splits.items():
+        source, classes = options.pop("data"), options.pop("classes", None)
+        options |= {"classes": None if classes is None else Path(classes), "allow_left_out": True}
+        try:
+            images = open_images(source, bars=progress_bar, **options)
+            truths = {name: images.truth_columns(name).digest(images.truths[name].classes) for name in sorted(images.truths)}
+            about = {"images": len(images), "digest": images.digest, "classes": images.classes and list(images.classes)}
+            about |= {"problems": len(images.all_problems()), "lost": images.left_out.n_lost, "truths": truths}
+            described[split] = about
+        except DataError:  # which the extraction will say
+            described[split] = {"problem": "they cannot be opened"}
     write_file(out, [(json.dumps({"readers": digests, "images": described}, indent=1) + "\n").encode()])
-
-
-def _describe_images(asked: Mapping[str, Any], bars: Bars) -> dict[str, Any]:
-    """All of the images of a split that an extraction depends on; `problem` where they cannot be opened, which it will say."""
-    from extract.datasets import DataError, open_images
-
-    options = {**asked, "source": asked["data"], "bars": bars, "allow_left_out": True}
-    if asked.get("classes") is not None:
-        options["classes"] = Path(asked["classes"])
-    del options["data"]
-    try:
-        images = open_images(**options)
-        return {
-            "images": len(images),
-            "digest": images.digest,
-            "classes": images.classes and list(images.classes),
-            "problems": len(images.all_problems()),
-            "lost": images.left_out.n_lost,
-            "truths": {name: images.truth_columns(name).digest(images.truths[name].classes) for name in sorted(images.truths)},
-        }
-    except DataError:
-        return {"problem": "they cannot be opened"}
 
 
 if __name__ == "__main__":

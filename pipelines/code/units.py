@@ -1,11 +1,10 @@
 """The units that have digests: a program, or those of its entries in params.yaml that use different code."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.code.closure import Project
-from pipelines.code.registries import Used
+from pipelines.code.closure import Project, Used
 from pipelines.parameters.groups import PLACES
 from pipelines.parameters.heads import GROUPS
 from pipelines.parameters.params import mapping, section
@@ -19,8 +18,7 @@ STATISTICS = (("extract.attention", "STATISTICS"), ("extract.attention", "PER_BL
 READERS = ("extract.datasets", "DATASETS")  # which one a data set needs is seen from its images
 AGGREGATORS = ("probe.aggregators", "AGGREGATORS")
 PROTOCOLS = ("probe.closed", "CLOSED")
-
-Params = Mapping[str, Any]
+NO_HEADS: Used = {AGGREGATORS: (), PROTOCOLS: ()}
 
 
 @dataclass(frozen=True)
@@ -38,38 +36,7 @@ class CodeUnit:
     used: Used
 
 
-def _units_of_extraction(params: Params, project: Project) -> Iterator[CodeUnit]:
-    """Units of each encoder; and of each reader of images, on which those that use it depend."""
-    for name, entry in section(params, "encoders").items():
-        model = str(mapping(name, entry).get("model") or name)
-        files = tuple(filter(None, (file_of(model),)))
-        yield CodeUnit(
-            f"extract/{name}", ("pipelines.extract", *files), {ENCODERS: {model}, READERS: (), **_statistics(params)}
-        )
-    for form in sorted({*project.keys(*READERS), *(p.name for p in project.declared("datasets") if NAME.fullmatch(p.name))}):
-        yield CodeUnit(f"readers/{form}", (READERS[0],), {READERS: {form}})
-
-
-def _units_of_probing(params: Params) -> Iterator[CodeUnit]:
-    """Units of each head and of each study."""
-    common = section(params, "probe")
-    for name in GROUPS:
-        for head, entry in section(params, name).items():
-            yield _unit_of_heads(f"heads/{head}", "pipelines.probing.training", {head: entry}, [common])
-    for name in PLACES:
-        for study in section(params, name):
-            entry = section(params, name, study)
-            yield _unit_of_heads(f"studies/{study}", "pipelines.probing.training", section(entry, "heads"), [common, entry])
-
-
-def _unit_of_entries(name: str, entries: str, params: Params) -> CodeUnit:
-    """The unit of a stage with the heads that entries of its section name."""
-    named = {str(mapping(entry, values).get("head")) for entry, values in section(params, entries).items()}
-    heads = {head: values for group in GROUPS for head, values in section(params, group).items() if head in named}
-    return _unit_of_heads(name, f"pipelines.{name}", heads, [section(params, "probe")])
-
-
-def _unit_of_heads(file: str, module: str, heads: Params, common: Collection[Params]) -> CodeUnit:
+def _unit_of_heads(file: str, module: str, heads: Mapping[str, Any], *common: Mapping[str, Any]) -> CodeUnit:
     """The unit of some heads by name; `common`: parameters of all of them."""
     entries = {name: mapping(name, entry) for name, entry in heads.items()}
     aggregators = {str(entry.get("aggregator", name)) for name, entry in entries.items()}
@@ -79,30 +46,37 @@ def _unit_of_heads(file: str, module: str, heads: Params, common: Collection[Par
     return CodeUnit(file, (module, *files), {AGGREGATORS: aggregators, PROTOCOLS: protocols} if heads else {})
 
 
-def _statistics(params: Params) -> Used:
-    """Statistics that `extract` lists; all if it has no list."""
-    names = section(params, "extract").get("statistics")
-    return {registry: set(map(str, names)) for registry in STATISTICS} if isinstance(names, list | tuple) else {}
-
-
-def units(params: Params, project: Project) -> Iterator[CodeUnit]:
+def units(params: Mapping[str, Any], project: Project) -> Iterator[CodeUnit]:
     """All units that stages depend on, except readers of their data sets (reader.py).
 
     Raises:
         BeyondClsError: sections of the parameter file are not mappings.
     """
-    yield from _units_of_extraction(params, project)
-    yield from _units_of_probing(params)
-    yield CodeUnit("attention", ("pipelines.attention",), _statistics(params))
-    yield _unit_of_entries("localise", "localised", params)
-    yield _unit_of_entries("score", "scores", params)
+    names = section(params, "extract").get("statistics")  # without a list, all
+    statistics: Used = {registry: {*map(str, names)} for registry in STATISTICS} if isinstance(names, list | tuple) else {}
+    for name, entry in section(params, "encoders").items():
+        model = str(mapping(name, entry).get("model") or name)
+        modules = ("pipelines.extract", *filter(None, (file_of(model),)))
+        yield CodeUnit(f"extract/{name}", modules, {ENCODERS: {model}, READERS: (), **statistics})
+    of_packages = (plugin.name for plugin in project.declared("datasets") if NAME.fullmatch(plugin.name))
+    for form in sorted({*(project.keys_of(*READERS) or ()), *of_packages}):
+        yield CodeUnit(f"readers/{form}", (READERS[0],), {READERS: {form}})
+    probe, training = section(params, "probe"), "pipelines.probing.training"
+    heads = {head: entry for group in GROUPS for head, entry in section(params, group).items()}
+    for head, entry in heads.items():
+        yield _unit_of_heads(f"heads/{head}", training, {head: entry}, probe)
+    for study, entry in ((study, section(params, place, study)) for place in PLACES for study in section(params, place)):
+        yield _unit_of_heads(f"studies/{study}", training, section(entry, "heads"), probe, entry)
+    for name, entries in (("localise", "localised"), ("score", "scores")):
+        named = {str(mapping(entry, values).get("head")) for entry, values in section(params, entries).items()}
+        yield _unit_of_heads(name, f"pipelines.{name}", {h: entry for h, entry in heads.items() if h in named}, probe)
+    yield CodeUnit("attention", ("pipelines.attention",), statistics)
     yield CodeUnit("blocks", ("pipelines.blocks",), {PROTOCOLS: {"knn"}})
     yield CodeUnit("compose", ("pipelines.quickstart.compose",), {READERS: ()})
     yield CodeUnit("compose-dense", ("pipelines.quickstart.objects",), {READERS: ()})
-    yield CodeUnit("detect", ("pipelines.detect",), {AGGREGATORS: (), PROTOCOLS: ()})
     yield CodeUnit("divergence", ("pipelines.divergence",), {})
     for name in ("correspond", "depth", "few-shot", "geometry", "norms", "retrieve", "similarity", "track"):
-        yield CodeUnit(name, (f"pipelines.{name.replace('-', '_')}",), {AGGREGATORS: (), PROTOCOLS: (), READERS: ()})
-    yield CodeUnit("params", ("pipelines.parameters.recipes",), {AGGREGATORS: (), PROTOCOLS: ()})
+        yield CodeUnit(name, (f"pipelines.{name.replace('-', '_')}",), {**NO_HEADS, READERS: ()})
+    for name, module in (("detect", "detect"), ("segment", "segment"), ("params", "parameters.recipes")):
+        yield CodeUnit(name, (f"pipelines.{module}",), NO_HEADS)
     yield CodeUnit("report", ("pipelines.report.command",), {READERS: ()})
-    yield CodeUnit("segment", ("pipelines.segment",), {AGGREGATORS: (), PROTOCOLS: ()})

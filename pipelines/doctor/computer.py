@@ -84,9 +84,7 @@ def gpu(machine: Machine) -> Iterator[Finding]:
     about = f"torch {torch.__version__}, built {f'for CUDA {build}' if build else 'without CUDA'}"
     if n_gpus == 0 and GPU.exists() and hidden not in ("", "-1"):
         why = f": {first_line(warned[0].message)}" if warned else ""
-        remedy = (
-            f"update the driver to one for CUDA {build}, or install a torch that was built for it, as torch's own page says"
-        )
+        remedy = f"update the driver to one for CUDA {build}, or install a torch that was built for it"
         yield Finding("gpu", "problem", f"there is a GPU, which {about}, cannot use{why}", remedy)
     elif n_gpus == 0:
         remedy = "everything works without one; extraction takes far longer (`beyondcls plan` says how long here)"

@@ -44,11 +44,27 @@ def file_system(machine: Machine) -> Iterator[Finding]:
 
 
 def store_root(machine: Machine) -> Iterator[Finding]:
-    """The folder or bucket that machines and projects share, and which file names it."""
+    """The folder or bucket that machines and projects share, and which file names it.
+
+    An object store should be listed, and refuse to write what is there: a file is written twice, and removed.
+    """
+    from store.places.object_store import ObjectStore, honours_condition
+
     root, source = machine.places.root, f" (from {machine.places.source})"
-    if root is not None and is_remote(root):
-        is_offline = Finding("store.root", "note", f"{root}{source} was not looked at", "leave out --offline")
-        yield is_offline if machine.offline else _check_conditional_writes(root, source)
+    if root is not None and is_remote(root) and machine.offline:
+        yield Finding("store.root", "note", f"{root}{source} was not looked at", "leave out --offline")
+    elif root is not None and is_remote(root):
+        place = ObjectStore(root)
+        found = f"{root}{source} can be listed (entries: {len(place.names()):,})"
+        remedy = "sets are written to features/.upload first, and sent from there; several tasks need that folder in common"
+        try:
+            if place.can_create and honours_condition(place, f"{PREFIX}{uuid.uuid4().hex}"):
+                yield Finding("store.root", "ok", f"{found} and refuses to write what is there: tasks can write straight to it")
+            else:
+                yield Finding("store.root", "note", f"{found}, but ignores the condition of a write (If-None-Match: *)", remedy)
+        except StoreError as error:
+            remedy = "see that the bucket is there; probing may work, to extract ask its owner for access"
+            yield Finding("store.root", "note", str(error), remedy)
     elif root is not None and (folder := machine.folder / root).exists():
         yield _check_publishing("store.root", folder, source)
     elif root is not None:
@@ -78,24 +94,6 @@ def _check_publishing(name: str, folder: Path, source: str) -> Finding:
                 raise OSError(0, "a renamed folder keeps what it held")
     except OSError as error:
         remedy = "give an --out on another file system, or for one of somebody else's ask for access"
-        wrong = (
-            "tasks could overwrite each other's files, or sets not be published" if is_written else "it cannot be written to"
-        )
+        wrong = "tasks could overwrite files, or sets not be published" if is_written else "it cannot be written to"
         return Finding(name, "problem" if is_written else "note", f"{found}: {wrong} ({error.strerror})", remedy)
     return Finding(name, "ok", f"{found}: names are given once, and renames work")
-
-
-def _check_conditional_writes(root: str, source: str) -> Finding:
-    """Whether an object store can be listed, and refuses to write what is there: a file is written twice, and removed."""
-    from store.places.object_store import ObjectStore, honours_condition
-
-    place = ObjectStore(root)
-    found = f"{root}{source} can be listed (entries: {len(place.names()):,})"
-    try:
-        if place.can_create and honours_condition(place, f"{PREFIX}{uuid.uuid4().hex}"):
-            return Finding("store.root", "ok", f"{found} and refuses to write what is there: tasks can write straight to it")
-    except StoreError as error:
-        remedy = "see that the bucket is there; probing may work, to extract ask its owner for access"
-        return Finding("store.root", "note", str(error), remedy)
-    remedy = "sets are written to features/.upload first, and sent from there; several tasks need that folder in common"
-    return Finding("store.root", "note", f"{found}, but ignores the condition of a write (If-None-Match: *)", remedy)

@@ -39,6 +39,8 @@ HUB, SERVER = "https://huggingface.co", "https://dl.fbaipublicfiles.com"  # of t
 
 def params_yaml(machine: Machine) -> Iterator[Finding]:
     """What a command would refuse, after hours perhaps, is a problem; a section that nothing reads, or absent data, a note."""
+    from pipelines import detect, segment
+
     if (params := machine.params) is None:
         return
     folder, mistakes = machine.folder, list[str]()
@@ -69,9 +71,10 @@ def params_yaml(machine: Machine) -> Iterator[Finding]:
         of_study, layer = tried(params_of_study, params, name) or ({"heads": {}}, None)
         for head in of_study["heads"]:
             tried(_check_head, folder, head, of_study, layer, f" of study {name!r}")
-    for task in OPTIONS:
+    settings = {"segment": lambda o: segment.settings(o, 224), "detect": lambda o: detect.settings(o.get("preset"), o)}
+    for task, options in OPTIONS.items():
         for name in tried(datasets_of_task, params, task):
-            tried(_check_task, params, task, name)
+            tried(lambda o=options, t=task, n=name: settings[t](values_of(of_task(params, t, o, n))) and None)
     for measure in MEASURES:
         for name in tried(section, params, measure):
             tried(checked_entry, measure, name, params)
@@ -121,14 +124,6 @@ def _check_head(folder: Path, name: str, params: dict[str, Any], study: Layer | 
         raise BeyondClsError(unknown(what, aggregator, AGGREGATORS))
     if file is not None and not (folder / file).is_file():
         raise BeyondClsError(f"{what} is {aggregator!r}, but there is no file {file}; correct it")
-
-
-def _check_task(params: dict[str, Any], task: str, dataset: str) -> None:
-    """Refuse options that `segment` or `detect` would refuse."""
-    from pipelines import detect, segment
-
-    options = values_of(of_task(params, task, OPTIONS[task], dataset))
-    segment.settings(options, 224) if task == "segment" else detect.settings(options.get("preset"), options)
 
 
 def dvc(machine: Machine) -> Iterator[Finding]:

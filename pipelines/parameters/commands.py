@@ -34,9 +34,8 @@ def check_commands(params: Mapping[str, Any]) -> None:
             is_harmless = isinstance(value, str | int | float | date | None) and not re.search(r"[\x00-\x1f\x7f]", str(value))
             if not is_harmless or "'" in str(value):
                 raise BeyondClsError(
-                    f"{where} in the parameter file is {shown(value)}, which a shell would read as more than one value of a "
-                    f"command in dvc.yaml; expected one line of text or a number, no quote; write it otherwise, or rename "
-                    "the folder that it names"
+                    f"{where} in the parameter file is {shown(value)}, which a shell would read as more than one value; "
+                    "expected one line of text or a number, no quote; write it otherwise, or rename the folder that it names"
                 )
 
 

@@ -22,9 +22,7 @@ def configuration_file() -> Path | None:
     if named is not None:
         file = Path(os.path.expanduser(named))
         if named and not os.path.isfile(file):
-            raise BeyondClsError(
-                f"{VARIABLE} is {named!r}, which is not a file; correct it, or set it to an empty text for none"
-            )
+            raise BeyondClsError(f"{VARIABLE} is {named!r}, which is not a file; correct it, or set it to '' for none")
         return file if named else None
     base = os.environ.get("XDG_CONFIG_HOME", "")
     file = Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"), FILE)
@@ -42,9 +40,7 @@ def configured(section: str) -> tuple[Path | None, dict[str, Any]]:
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BeyondClsError(
-            f"{file} cannot be read ({error.strerror}); get the right to, or name another: {VARIABLE}"
-        ) from error
+        raise BeyondClsError(f"{file} cannot be read ({error.strerror}); get the right to, or set {VARIABLE}") from error
     except ValueError as error:  # of TOML, or of UTF-8
         raise BeyondClsError(f"{file} is not TOML ({error}); correct it, or name another file: {VARIABLE}") from error
     for name in content:
@@ -52,7 +48,5 @@ def configured(section: str) -> tuple[Path | None, dict[str, Any]]:
             raise BeyondClsError(unknown(f"section in {file}", name, SECTIONS))
     values = content.get(section, {})
     if not isinstance(values, dict):
-        raise BeyondClsError(
-            f'{section} in {file} is {values!r}, expected a section, e.g. [store] and root = "/scratch/features"'
-        )
+        raise BeyondClsError(f'{section} in {file} is {values!r}, expected a section, e.g. [store] and root = "/scratch"')
     return file, values

@@ -35,10 +35,8 @@ def datasets_of(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if isinstance(given, list) and all(isinstance(name, str | int) for name in given):
         given = dict.fromkeys(map(str, given))
     if not isinstance(given, Mapping):
-        raise BeyondClsError(
-            f"datasets in the parameter file is {given!r}, expected names, e.g. [cifar10], or names with what they need, e.g. "
-            "{imagenet: {test: val}}"
-        )
+        example = "[cifar10] or {imagenet: {test: val}}"
+        raise BeyondClsError(f"datasets in the parameter file is {given!r}, expected names, or what each needs: {example}")
     datasets = {str(name): mapping(f"datasets.{name}", values) for name, values in given.items()}
     for name, values in datasets.items():
         check_names(f"datasets.{name}", values, [*OF_IMAGES, *OF_A_DATASET])
@@ -68,10 +66,7 @@ def check_metric(params: Mapping[str, Any], dataset: str, is_multilabel: bool) -
     expected, actual = dataset_of(params, dataset).get("metric"), "map" if is_multilabel else "top1"
     if expected is not None and expected != actual:
         labels = "several labels" if is_multilabel else "one label"
-        raise BeyondClsError(
-            f"datasets.{dataset}.metric is {expected}, but its images have {labels} each, which {actual} measures; correct it, "
-            "or the images"
-        )
+        raise BeyondClsError(f"datasets.{dataset}.metric is {expected}, but its images have {labels} each; give {actual}")
 
 
 def dense_datasets(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -86,10 +81,7 @@ def dense_datasets(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for name, values in datasets.items():
         check_names(f"{where}.{name}", values, known)
     if twice := next((name for name in datasets if name in datasets_of(params)), None):
-        raise BeyondClsError(
-            f"data set {twice!r} is in datasets and in {where}, and both would write features/ENCODER-{twice}-train; give one "
-            "of the two another name"
-        )
+        raise BeyondClsError(f"data set {twice!r} is in datasets and in {where}; give one of the two another name")
     return datasets
 
 
@@ -104,9 +96,7 @@ def dense_part(params: Mapping[str, Any], part: str) -> dict[str, Any]:
     values = parts.get(part)
     if isinstance(values, list) and values:
         written = ", ".join(f"{name}: {{}}" for name in values)
-        raise BeyondClsError(
-            f"{DENSE}.{part} in the parameter file is {values!r}, expected names and what each needs; write {{{written}}}"
-        )
+        raise BeyondClsError(f"{DENSE}.{part} in the parameter file is {values!r}, expected mappings; write {{{written}}}")
     return mapping(f"{DENSE}.{part}", values or None)
 
 
@@ -139,9 +129,7 @@ def images_of(params: Mapping[str, Any], dataset: str, split: str | None) -> dic
     parent = where.removesuffix(f"datasets.{dataset}")  # empty, or `dense.`
     folder = section(params, DENSE).get("data") if parent else params.get("data")
     if not folder:
-        raise BeyondClsError(
-            f"{parent}data in the parameter file is {folder!r}, expected the folder that holds {dataset!r}, e.g. data"
-        )
+        raise BeyondClsError(f"{parent}data in the parameter file is {folder!r}, expected the folder that holds {dataset!r}")
     folder = f"{str(folder).rstrip('/')}/{dataset}"
     options = {name: values[name] for name in IMAGES if name not in ("split", "ids") and values.get(name) is not None}
     if split != "test" and values.get("train_ids") is not None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from pipelines.parameters.datasets import DENSE, dense_datasets, dense_part
 from pipelines.parameters.layers import Given, values_of
-from pipelines.parameters.options import Table
-from pipelines.parameters.params import check_names, mapping, read_params, section
+from pipelines.parameters.options import Table, checked_options
+from pipelines.parameters.params import mapping, read_params, section
 from store import BeyondClsError
 from store.errors import unknown
 
@@ -33,9 +33,7 @@ def options_of_task(
     if file is None:
         for option, name in (("dataset", dataset), ("encoder", encoder)):
             if name is not None:
-                raise BeyondClsError(
-                    f"--{option} {name} is in a parameter file; name it with --params, e.g. --params params.yaml"
-                )
+                raise BeyondClsError(f"--{option} {name} is in a parameter file; name it with --params")
         return dict(command_line)
     given = values_of(of_task(read_params(file), task, options, dataset, encoder))
     if command_line.get("preset") is not None:
@@ -63,11 +61,8 @@ def of_task(
         entries, where = datasets_of_task(params, task), f"{DENSE}.{task}.{dataset}"
         if dataset not in entries:
             raise BeyondClsError(unknown("data set", dataset, entries, f"Add it to {DENSE}.{task} in the parameter file"))
-        values = mapping(where, entries[dataset])
-        check_names(where, values, list(options))
-        values = {name: value for name, value in values.items() if value is not None}
-        for name, value in values.items():
-            given[name] = Given(options[name].checked(f"{where}.{name}", value), where)
+        values = checked_options(where, mapping(where, entries[dataset]), options)
+        given = {name: Given(value, where) for name, value in values.items()}
     if encoder is not None and (block := section(params, "encoders", encoder).get("block")) is not None:
         given["block"] = Given(block, f"encoders.{encoder}")
     return given

@@ -34,13 +34,8 @@ Dataset = Annotated[
     typer.Option(help="a data set of params.yaml, in place of --data: its images, their --split train or test, its views"),
 ]
 Out = Annotated[Path, typer.Option(help="folder of the feature set")]
-Params = Annotated[
-    Path | None, typer.Option(help="take encoders.NAME, extract and store from this file; options given here win")
-]
-Receipt = Annotated[
-    Path | None,
-    typer.Option(help="file for its receipt  [default: none; with store.root receipts/NAME.json]"),
-]
+Params = Annotated[Path | None, typer.Option(help="take encoders.NAME, extract and store from this file; options here win")]
+Receipt = Annotated[Path | None, typer.Option(help="file for its receipt  [default: none; with store.root receipts/NAME.json]")]
 
 
 # How the encoder is loaded: arguments of `load_encoder`, which may also be under `encoders` in params.yaml.
@@ -147,12 +142,8 @@ def resolve_extraction(
         of_dataset, of_encoder = ({n: v for n, v in values.items() if n != "views"} for values in (of_dataset, of_encoder))
     if of_encoder.get("block") is not None and of_encoder.get("blocks") is None:
         of_encoder["blocks"] = [of_encoder["block"]]
-    layers = (
-        Layer("extract", {n: v for n, v in common.items() if v is not None}),
-        Layer(where, of_dataset),
-        Layer(f"encoders.{encoder}", {n: v for n, v in of_encoder.items() if v is not None and n in OF_EXTRACTING}),
-        Layer(where, geometry),
-    )
+    own, nearer = Layer(f"encoders.{encoder}", _given(of_encoder, OF_EXTRACTING)), Layer(where, geometry)
+    layers = (Layer("extract", _given(common, common)), Layer(where, of_dataset), own, nearer)
     for layer in layers:
         check_values(f"{layer.where}.", layer.values, EXTRACTING)
     given = resolve(layers)
@@ -162,6 +153,7 @@ def resolve_extraction(
 
 
 def _given(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those of the values that are not None, by these names."""
     return {name: values[name] for name in names if values.get(name) is not None}
 
 
@@ -177,11 +169,7 @@ def encoder_of(params: Mapping[str, Any], encoder: str) -> dict[str, Any]:
 
 
 def loading_of(params: Mapping[str, Any], encoder: str) -> dict[str, Any]:
-    """Arguments of `load_encoder` under encoders.NAME.
-
-    Raises:
-        BeyondClsError: there is none, or it has a parameter that nothing reads.
-    """
+    """Arguments of `load_encoder` under encoders.NAME; errors as of `encoder_of`."""
     return {name: value for name, value in encoder_of(params, encoder).items() if name in OF_LOADING}
 
 

@@ -31,7 +31,6 @@ def studies_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     Raises:
         BeyondClsError: two sections have studies of one name.
     """
-
     studies: dict[str, tuple[str, Any]] = {}
     for name in PLACES:
         names = section(params, name)
@@ -50,7 +49,6 @@ def params_of_study(params: Mapping[str, Any], name: str) -> tuple[dict[str, Any
     Raises:
         BeyondClsError: unknown study or parameter, no heads, or blocks to store that are not integers.
     """
-
     studies = studies_of(params)
     group = studies[name][0] if name in studies else "studies"
     study, where = section(params, group, name), f"{group}.{name}"
@@ -94,7 +92,6 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
     Raises:
         BeyondClsError: a head reads more than its group fetches, or its file is in another folder.
     """
-
     for group, kinds in GROUPS.items():
         for name in section(params, group):
             if name not in plans:
@@ -102,17 +99,13 @@ def check_groups(params: Mapping[str, Any], plans: Mapping[str, "HeadPlan"], run
             aggregator, options = plans[name].head.aggregator, plans[name].head.options
             file = file_of(aggregator)
             if file is not None and not normpath(file).startswith(FILES):
-                raise BeyondClsError(
-                    f"{group}.{name} in the parameter file has aggregator {aggregator!r}, expected a file in {FILES}, the "
-                    f"folder that `dvc repro` watches; move it there, and write {FILES}{aggregator.rpartition('/')[2]}"
-                )
+                remedy = f"move it there, and write {FILES}{aggregator.rpartition('/')[2]}"
+                raise BeyondClsError(f"{group}.{name} has aggregator {aggregator!r}, expected a file in {FILES}; {remedy}")
             reads = _reads(aggregator, options) if file is None or runs_files else ()
             read = {kind_of(kind) for kind in reads}
             if not read <= set(kinds):
-                raise BeyondClsError(
-                    f"{group}.{name} in the parameter file reads {' and '.join(reads)}, but for {group} `dvc repro` fetches "
-                    f"only {' and '.join(kinds)}; move it to heads"
-                )
+                fetched = f"but for {group} `dvc repro` fetches only {' and '.join(kinds)}; move it to heads"
+                raise BeyondClsError(f"{group}.{name} in the parameter file reads {' and '.join(reads)}, {fetched}")
 
 
 def _reads(aggregator: str, options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from pipelines.parameters.training import CHECKED, DRAWS, OF_A_HEAD, OF_A_PROTOC
 from store import BeyondClsError
 
 if TYPE_CHECKING:
-    from probe.closed import Closed
     from probe.grid import HeadPlan
 
 
@@ -97,7 +96,6 @@ def plans_and_run(
     Raises:
         BeyondClsError: unknown names, invalid values, or values that exclude each other.
     """
-
     common = common_layers(params or {}) if layers is None else layers
     of_neighbours = select_options(command_line, OF_A_PROTOCOL)
     given = {name: value for name, value in command_line.items() if name not in of_neighbours} | dict(options)
@@ -110,10 +108,8 @@ def plans_and_run(
             flags = " and ".join(map(flag_of, shared))
             raise BeyondClsError(f"--head {text} gives {', '.join(shared)}, which all heads of a command share; give {flags}")
         if len(names) > 1 and (of_run := select_options(entry, OF_A_RUN)):
-            raise BeyondClsError(
-                f"heads.{head.name} gives {', '.join(of_run)}, which all heads of a command share; run it alone, or move it to "
-                "probe"
-            )
+            given_there = f"heads.{head.name} gives {', '.join(of_run)}"
+            raise BeyondClsError(f"{given_there}, which all heads of a command share; run it alone, or move it to probe")
         _check_options(f"heads.{head.name}", entry["aggregator"], entry, ("aggregator", *SHARED))
         _check_options("--option", entry["aggregator"], options, ())
         check_values(f"--head {head.name}:", head.own, CHECKED)
@@ -124,19 +120,15 @@ def plans_and_run(
     run = {name: value for name, value in next(iter(values.values())).items() if name in OF_A_RUN and value is not None}
     if own_draws := draws_images(run):
         if "shared" in orders:
-            raise BeyondClsError(
-                "order is shared, but each seed draws its own images of --k-shot or --percent, so there is no order for all; "
-                "leave it out, or give --subset-seed 0, and all seeds learn from one draw"
-            )
+            remedy = "leave it out, or give --subset-seed 0, and all seeds learn from one draw"
+            raise BeyondClsError(f"order is shared, but each seed draws its own images of --k-shot or --percent; {remedy}")
         values = {name: {"seeds": DRAWS, **of_head} for name, of_head in values.items()}
     plans = {name: _plan(of_head, of_neighbours) for name, of_head in values.items()}
     if own_draws:  # no two seeds have one pass
         plans = {name: replace(plan, recipe=replace(plan.recipe, order="own")) for name, plan in plans.items()}
     if not all(any(hasattr(plan.closed, name) for plan in plans.values()) for name in of_neighbours):
-        raise BeyondClsError(
-            f"{flag_of(next(iter(of_neighbours)))} is an option of --protocol knn, which no head here has; add --protocol knn, "
-            "or leave it out"
-        )
+        flag = flag_of(next(iter(of_neighbours)))
+        raise BeyondClsError(f"{flag} is an option of --protocol knn, which no head here has; add that, or leave it out")
     return plans, run
 
 
@@ -146,7 +138,6 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
     Raises:
         BeyondClsError: two heads have one folder, or a name cannot be that of a folder.
     """
-
     folders: dict[str, str] = {}
     for name in names:
         folder = AskedHead.from_text(name).folder
@@ -190,7 +181,6 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BeyondClsError: two groups have heads of one name.
     """
-
     heads: dict[str, Any] = {}
     for name in GROUPS:
         section_heads = section(params, name)
@@ -201,12 +191,8 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plan(values: Mapping[str, Any], of_neighbours: Mapping[str, Any]) -> "HeadPlan":
-    """The plan of a head.
-
-    Args:
-        values: its aggregator and all that was given for it: the aggregator's options, and parameters.
-        of_neighbours: options of k-NN on the command line, which win.
-    """
+    """The plan of a head from all that was given for it; options of k-NN on the command line win over its protocol's."""
+    from probe.closed import make_closed
     from probe.grid import HeadPlan, HeadSpec
     from probe.recipe import PRESET_INITS, make_recipe
 
@@ -215,36 +201,17 @@ def _plan(values: Mapping[str, Any], of_neighbours: Mapping[str, Any]) -> "HeadP
     of_spec["init"] = of_spec["init"] or PRESET_INITS.get(values.get("preset") or "")
     recipe = {n: v for n, v in values.items() if n in OF_A_RECIPE and (v is not None or n == "rows_at_once")}
     grid = {n: tuple(values[n]) for n in ("seeds", "base_lrs", "weight_decays") if values.get(n) is not None}
-    return HeadPlan(
-        HeadSpec(values["aggregator"], options, **without_none(**of_spec)),
-        make_recipe(values.get("preset"), **recipe),
-        **grid,
-        closed=_closed_of(values.get("protocol"), of_neighbours),
-    )
-
-
-def _closed_of(protocol: Any, of_neighbours: Mapping[str, Any]) -> "Closed | None":
-    """The protocol of a head that is not trained by steps: a name, or a mapping of it and its options.
-
-    Args:
-        of_neighbours: options of k-NN on the command line, which win.
-    """
-    from probe.closed import make_closed
-
-    if protocol is None:
-        return None
-    settings = dict(protocol) if isinstance(protocol, Mapping) else {"name": protocol}
-    name = str(settings.pop("name", ""))
-    return make_closed(name, **{**settings, **(of_neighbours if name == "knn" else {})})
+    closed = None
+    if (protocol := values.get("protocol")) is not None:  # a name, or a mapping of it and its options
+        settings = dict(protocol) if isinstance(protocol, Mapping) else {"name": protocol}
+        name = str(settings.pop("name", ""))
+        closed = make_closed(name, **{**settings, **(of_neighbours if name == "knn" else {})})
+    spec = HeadSpec(values["aggregator"], options, **without_none(**of_spec))
+    return HeadPlan(spec, make_recipe(values.get("preset"), **recipe), **grid, closed=closed)
 
 
 def _check_options(where: str, aggregator: Any, options: Mapping[str, Any], parameters: Collection[str]) -> None:
-    """Refuse options that nothing reads.
-
-    Args:
-        where: options were given.
-        parameters: that may be there, too.
-    """
+    """Refuse options, given somewhere, that nothing reads; `parameters` may be there, too."""
     from probe.aggregators import AGGREGATORS
 
     if not isinstance(aggregator, str):

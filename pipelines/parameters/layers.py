@@ -48,9 +48,7 @@ def resolve(layers: Sequence[Layer]) -> dict[str, Given]:
             merged = {n: v for n, v in merged.items() if n not in (*OF_A_RECIPE, "base_lrs", "weight_decays", "init")}
         for one, other in ALTERNATIVES:
             if values.get(one) is not None and values.get(other) is not None:
-                raise BeyondClsError(
-                    f"{_as_flag(one, values)} and {_as_flag(other, values)} exclude each other; give one of them"
-                )
+                raise BeyondClsError(f"{_as_flag(one, values)} and {_as_flag(other, values)} exclude each other; give one")
             for new, old in ((one, other), (other, one)):
                 if values.get(new) is not None:
                     merged.pop(old, None)

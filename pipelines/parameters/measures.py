@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.parameters.options import Option
-from pipelines.parameters.params import check_names, read_params, section
+from pipelines.parameters.options import Option, checked_options
+from pipelines.parameters.params import read_params, section
 
 # What results of `beyondcls depth` depend on, beside its sets and maps.
 OF_DEPTH = {
@@ -47,7 +47,4 @@ def options_of_entry(name: str, entry: str | None, params: Path | None) -> dict[
 
 def checked_entry(name: str, entry: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """As `options_of_entry`, of a file that was read."""
-    where, table = f"{name}.{entry}", OPTIONS[name]
-    values = {option: value for option, value in section(params, name, entry).items() if value is not None}
-    check_names(where, values, [*IN_COMMANDS[name], *table])
-    return {option: table[option].checked(f"{where}.{option}", value) for option, value in values.items() if option in table}
+    return checked_options(f"{name}.{entry}", section(params, name, entry), OPTIONS[name], IN_COMMANDS[name])

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from pipelines.parameters.params import check_names
 from store.errors import BeyondClsError
 
 # What the parameter file has for options of these types.
@@ -23,31 +24,20 @@ IN_FILES: dict[Any, tuple[type | tuple[type, ...], str]] = {
 T = TypeVar("T")
 
 
-def integers(option: str, text: str) -> tuple[int, ...]:
-    """`3,-1` as (3, -1).
+def _reads_list(convert: Callable[[str], T], expected: str) -> Callable[[str, str], tuple[T, ...]]:
+    """A function of the name of an option and of its text, numbers with commas; its BeyondClsError names the option."""
 
-    Raises:
-        BeyondClsError: names the option.
-    """
-    return _listed(option, text, int, "integers with commas, e.g. 3,-1")
+    def read(option: str, text: str) -> tuple[T, ...]:
+        try:
+            return tuple(convert(part) for part in text.split(","))
+        except ValueError as error:
+            raise BeyondClsError(f"{option} is {text!r}, expected {expected}") from error
 
-
-def numbers(option: str, text: str) -> tuple[float, ...]:
-    """`0.01,0.1` as (0.01, 0.1).
-
-    Raises:
-        BeyondClsError: names the option.
-    """
-    return _listed(option, text, float, "numbers with commas, e.g. 0.01,0.1")
+    return read
 
 
-def _listed(option: str, text: str, convert: Callable[[str], T], expected: str) -> tuple[T, ...]:
-    try:
-        return tuple(convert(part) for part in text.split(","))
-    except ValueError as error:
-        raise BeyondClsError(f"{option} is {text!r}, expected {expected}") from error
-
-
+integers = _reads_list(int, "integers with commas, e.g. 3,-1")  # `3,-1` as (3, -1)
+numbers = _reads_list(float, "numbers with commas, e.g. 0.01,0.1")
 LISTS: dict[Any, Callable[[str, str], Any]] = {list[int]: integers, list[float]: numbers}
 
 
@@ -143,6 +133,21 @@ def check_values(place: str, values: Mapping[str, Any], table: Table) -> None:
     for name, value in values.items():
         if name in table and value is not None:
             table[name].check(f"{place}{name}", value)
+
+
+def checked_options(where: str, values: Mapping[str, Any], table: Table, others: Iterable[str] = ()) -> dict[str, Any]:
+    """Options of a table in a part of the parameter file, as the command takes them; None is no value.
+
+    Args:
+        where: the part.
+        others: names that may be there, too.
+
+    Raises:
+        BeyondClsError: a name that nothing reads, or as `Option.checked`.
+    """
+    check_names(where, values, [*others, *table])
+    given = {name: value for name, value in values.items() if name in table and value is not None}
+    return {name: table[name].checked(f"{where}.{name}", value) for name, value in given.items()}
 
 
 def with_defaults(table: Table, owner: Callable[..., Any]) -> Table:

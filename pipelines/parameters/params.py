@@ -4,7 +4,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from store.errors import unknown
 
 # Names become parts of paths, of names of stages, and of commands, and so can be nothing else.
 NAME = re.compile(r"\w[\w.+-]{0,99}")
-EXPECTED = "letters, digits, and . _ + - after the first one, 100 at most"
+LETTERS = "letters, digits, and . _ + - after the first one, 100 at most"
 # Where there are names, as keys or in a list (`*`: in each entry), …
 NAMED = (
     *("encoders", "datasets", "cls_heads", "heads", "own_heads", "by_block", "divergence", "composed", "composed_dense"),
@@ -104,9 +104,6 @@ def _measure(node: Any, measured: dict[Any, tuple[int, int] | None]) -> tuple[in
     return size
 
 
-SINGULAR = {"studies": "study", "block_studies": "study"}  # of sections' names; others lose their s
-
-
 def read_params(path: Path) -> dict[str, Any]:
     """The file as nested dictionaries.
 
@@ -114,9 +111,7 @@ def read_params(path: Path) -> dict[str, Any]:
         BeyondClsError: it is missing or not a YAML mapping, or has a name that could be something else.
     """
     if not path.is_file():
-        raise BeyondClsError(
-            f"there is no parameter file {str(path)!r}; run in the folder of params.yaml, or name it with --params"
-        )
+        raise BeyondClsError(f"there is no parameter file {str(path)!r}; run in the folder of params.yaml, or give --params")
     with path.open("rb") as file:
         text = file.read(BYTES + 1)
     if len(text) > BYTES:
@@ -127,34 +122,26 @@ def read_params(path: Path) -> dict[str, Any]:
         raise BeyondClsError(f"{path} is not YAML; correct it, or name another file: {error}") from error
     if not isinstance(content, dict):
         raise BeyondClsError(f"{path} holds {type(content).__name__}, expected sections (encoders, extract, heads, probe)")
-    check_all_names(content, path)
+    named = ((where, name) for place in NAMED for where, values in values_at(content, place) for name in _names(values))
+    naming = (pair for place in NAMING for other in OTHERS for pair in values_at(content, f"{place}.*.{other}"))
+    for where, name in (*named, *naming):
+        if name is not None:
+            check_name(f"{where} in {path}", name)
     return content
 
 
-def check_all_names(params: Mapping[str, Any], file: Path) -> None:
-    """Refuse names that could be something else, such as a path out of a folder or part of a command.
-
-    Raises:
-        BeyondClsError: there is one.
-    """
-    named = ((where, name) for place in NAMED for where, values in values_at(params, place) for name in _names(values))
-    naming = (pair for place in NAMING for other in OTHERS for pair in values_at(params, f"{place}.*.{other}"))
-    for where, name in (*named, *naming):
-        if name is not None:
-            check_name(f"{where} in {file}", name)
+def _names(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, Mapping | list) else [values]
 
 
 def check_name(where: str, name: object) -> None:
-    """Refuse a name that could be something else.
+    """Refuse a name that could be something else, such as a path out of a folder or part of a command.
 
     Raises:
         BeyondClsError: it could.
     """
     if not NAME.fullmatch(str(name)):
-        raise BeyondClsError(
-            f"{where} has the name {shown(name)}, which becomes part of paths and commands; expected {EXPECTED}; give it "
-            "another name, there and where it is used"
-        )
+        raise BeyondClsError(f"{where} has the name {shown(name)}, which becomes part of paths and commands; use {LETTERS}")
 
 
 def values_at(params: Any, place: str) -> Iterator[tuple[str, Any]]:
@@ -172,10 +159,6 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
-def _names(values: Any) -> list[Any]:
-    return list(values) if isinstance(values, Mapping | list) else [values]
-
-
 def section(params: Mapping[str, Any], name: str, entry: str | None = None) -> dict[str, Any]:
     """A section, or one entry of it; empty if the file has no such section.
 
@@ -186,9 +169,8 @@ def section(params: Mapping[str, Any], name: str, entry: str | None = None) -> d
     if entry is None:
         return values
     if entry not in values:
-        raise BeyondClsError(
-            unknown(SINGULAR.get(name, name.rstrip("s")), entry, values, f"Add it to {name} in the parameter file")
-        )
+        kind = "study" if name in ("studies", "block_studies") else name.rstrip("s")
+        raise BeyondClsError(unknown(kind, entry, values, f"Add it to {name} in the parameter file"))
     return mapping(f"{name}.{entry}", values[entry])
 
 
@@ -255,10 +237,8 @@ def primary_of(params: Mapping[str, Any]) -> Primary | None:
     given = params.get("primary")
     if given is None:
         return None
-    names = [field.name for field in fields(Primary)]
-    if not isinstance(given, Mapping) or set(given) != {*names} or not all(isinstance(given[name], str) for name in names):
-        raise BeyondClsError(
-            f"primary is {given!r}, expected an encoder and two heads of this file, such as "
-            "{ encoder: mae, head: abmilp, over: cls }; or null, if no contrast is declared in advance"
-        )
+    names = {"encoder", "head", "over"}
+    if not isinstance(given, Mapping) or {*given} != names or not all(isinstance(name, str) for name in given.values()):
+        example = "{ encoder: mae, head: abmilp, over: cls }"
+        raise BeyondClsError(f"primary is {given!r}, expected an encoder and two heads of this file, e.g. {example}, or null")
     return Primary(**given)

@@ -95,10 +95,8 @@ def of_study(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     study = mapping(name, studies_of(params)[name][1])
     for place in ("encoder", "dataset"):
         if not isinstance(study.get(place), str):
-            raise BeyondClsError(
-                f"study {name!r} has {place} {study.get(place)!r}, expected the name of one in {place}s; add e.g. "
-                f"{place}: {next(iter(params.get(f'{place}s') or ['NAME']))}"
-            )
+            example = f"add e.g. {place}: {next(iter(params.get(f'{place}s') or ['NAME']))}"
+            raise BeyondClsError(f"study {name!r} has {place} {study.get(place)!r}, expected one of {place}s; {example}")
     heads = params_of_study(params, name)[0]["heads"]
     return {head: values_of(of_head(params, head, study["encoder"], study["dataset"], name)) for head in heads}
 
@@ -131,9 +129,7 @@ def write_below(out: Path, folders: Iterable[str], contents: Mapping[str, Any]) 
     files = {out / f"{name}.json": content for name, content in contents.items()}
     below = {out / folder for folder in folders}.union(*(file.parents for file in files)) - {out, *out.parents}
     if link := next((folder for folder in sorted(below) if folder.is_symlink()), None):
-        raise BeyondClsError(
-            f"{link} is a link to {link.readlink()}, where nothing is to be written; remove it, and it is made"
-        )
+        raise BeyondClsError(f"{link} is a link to {link.readlink()}, where nothing is to be written; remove it")
     for folder in sorted(below):
         folder.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():

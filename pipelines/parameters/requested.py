@@ -75,24 +75,20 @@ def place_encoder(encoder: "Encoder", options: Mapping[str, Any], device: str, t
     Raises:
         BeyondClsError: there is no such device, or an option has no such value.
     """
-    from pipelines.process.device import choose_device
-
-    place = choose_device(device)
-    encoder.run_with(**{"amp": _usual_amp(place, there), **select_options(options, COMPUTING)})
-    encoder.model.to(place)
-    return place
-
-
-def _usual_amp(device: "torch.device", there: Path | None) -> str:
     import torch
 
     from extract.encoders.encoder import AMP_OF
+    from pipelines.process.device import choose_device
     from store import FeatureStore, StoreError
 
+    place = choose_device(device)
+    amp = "bf16" if place.type == "cuda" and torch.cuda.get_device_capability(place) >= (8, 0) else "none"
     if there is not None and (there / "zarr.json").exists():
         with suppress(StoreError):  # what is wrong with it is said where it is used
-            return AMP_OF.get(FeatureStore.describe(there).spec.compute_dtype, "none")
-    return "bf16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "none"
+            amp = AMP_OF.get(FeatureStore.describe(there).spec.compute_dtype, "none")
+    encoder.run_with(**{"amp": amp, **select_options(options, COMPUTING)})
+    encoder.model.to(place)
+    return place
 
 
 def request_features(

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,8 @@ def stages_of(params: Mapping[str, Any], pipeline: Path) -> Iterator[Stage]:
             body = stage.get("do", stage)
             for suffix, items in _items(stage, values):
                 commands = [body["cmd"]] if isinstance(body["cmd"], str) else body["cmd"]
-                yield Stage(f"{name}@{suffix}" if suffix else name, tuple(_filled(c, items) for c in commands if c != CHECK))
+                fill = partial(re.sub, r"\$\{[^}]+\}", lambda reference, known=items: str(_value(reference[0], known)))
+                yield Stage(f"{name}@{suffix}" if suffix else name, tuple(fill(c) for c in commands if c != CHECK))
 
 
 def _items(stage: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -108,7 +110,3 @@ def _value(reference: str, values: Mapping[str, Any]) -> Any:
             raise BeyondClsError(f"the pipeline reads {reference}, which params.yaml lacks; add it there")
         found = found[name]
     return found
-
-
-def _filled(text: str, values: Mapping[str, Any]) -> str:
-    return re.sub(r"\$\{[^}]+\}", lambda reference: str(_value(reference[0], values)), text)

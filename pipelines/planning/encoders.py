@@ -12,13 +12,7 @@ from extract.encoders.libraries import is_users
 from extract.forward import flops_of
 from extract.layouts import arrays_by_name
 from extract.plan import Rates, measure, stored_nbytes
-from extract.requests import Request
-from pipelines.parameters.extraction import (
-    CHECKPOINT,
-    EXTRACTING,
-    OF_LOADING,
-    resolve_extraction,
-)
+from pipelines.parameters.extraction import CHECKPOINT, EXTRACTING, OF_LOADING, resolve_extraction
 from pipelines.parameters.layers import values_of
 from pipelines.parameters.options import integers, select_options
 from pipelines.parameters.params import section
@@ -86,7 +80,9 @@ def measure_encoders(
         for key, blocks in {name: asked.get("blocks"), **deeper}.items():
             request, running = request_features(encoder, images, asked | {"blocks": blocks}, "statistics" not in given)
             if key == name:
-                alike = _computation(request, running)
+                # What is computed; weights, and images, do not change how long it takes.
+                shape = (request.blocks, request.statistics, request.map_blocks, request.dtype, encoder.compute_dtype, running)
+                alike = f"{encoder.architecture} {encoder.described_transform} {shape}"
                 known[alike] = known.get(alike) or measure(request, folder, seconds=seconds, bars=progress_bar, **running)
             shapes = {array: tuple(values.shape[1:]) for array, values in arrays_by_name(request.example, 0).items()}
             by_name[key] = EncoderCost(known[alike], stored_nbytes(request), shapes, flops)
@@ -108,10 +104,3 @@ def load_unfetched(name: str, loading: Mapping[str, Any]) -> Encoder:
     if is_users(model) or ENCODERS.plugin(model) is not None:
         return load_encoder(name, **loading)
     return load_encoder(name, random_seed=0, **{n: value for n, value in loading.items() if n not in OF_WEIGHTS})
-
-
-def _computation(request: Request, running: Mapping[str, Any]) -> str:
-    """What an extraction computes, as text; weights, and images, do not change how long it takes."""
-    encoder = request.encoder
-    asked = (request.blocks, request.statistics, request.map_blocks, request.dtype, encoder.compute_dtype, dict(running))
-    return f"{encoder.architecture} {encoder.described_transform} {asked}"

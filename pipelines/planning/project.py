@@ -54,9 +54,10 @@ def plan_project(
     nbytes, flops, extraction_s = (sum(one[name] or 0 for one in extracted) for name in ("nbytes", "flops", "seconds"))
     extraction_s, training_s = extraction_s / n_tasks, sum(training_s for _, training_s in trained)
     free, estimated_s = shutil.disk_usage(folder).free, flops / GPUS[gpu] / SHARE
+    images_of_each = [(n, f"{one.train:,}", f"{one.test:,}", f"{one.n_classes:,}", one.source) for n, one in sizes.items()]
     for lines in (
         [f"measured on {place}, threads: {torch.get_num_threads()}, by {source}"],
-        _images_table(sizes),
+        table([("data set", "train", "test", "classes", ""), *images_of_each], right=(1, 2, 3)),
         _encoders_table(encoders),
         _extraction_table(extracted, sizes),
         _training_table(trained),
@@ -79,9 +80,7 @@ def plan_project(
             "datasets": {name: asdict(one) for name, one in sizes.items()},
             "encoders": {name: asdict(one) for name, one in encoders.items()},
             "extractions": extracted,
-            "trainings": [
-                {"name": run.name, "encoder": run.encoder, "dataset": run.dataset, "seconds": s} for run, s in trained
-            ],
+            "trainings": [{"name": r.name, "encoder": r.encoder, "dataset": r.dataset, "seconds": s} for r, s in trained],
             "left_out": trainings.left_out,
             "total": {"nbytes": nbytes, "free_nbytes": free, "n_tasks": n_tasks, "seconds": extraction_s + training_s},
             "estimate": {"gpu": gpu, "flops": flops, "seconds": estimated_s},
@@ -125,17 +124,10 @@ def extractions(
             yield {"stage": stage, "encoder": encoder, "dataset": dataset, "split": split, **cost}
 
 
-def _images_table(sizes: Mapping[str, Sizes]) -> list[str]:
-    rows = [("data set", "train", "test", "classes", "")]
-    rows += [(name, f"{one.train:,}", f"{one.test:,}", f"{one.n_classes:,}", one.source) for name, one in sizes.items()]
-    return table(rows, right=(1, 2, 3))
-
-
 def _encoders_table(encoders: Mapping[str, EncoderCost]) -> list[str]:
     """Crops a second, and what an image has in one view."""
-    rows: list[tuple[str, ...]] = [
-        ("encoder", "images", "crops/s", "decoding", "encoder alone", "an image", "GFLOP", "GPU memory")
-    ]
+    titles = ("encoder", "images", "crops/s", "decoding", "encoder alone", "an image", "GFLOP", "GPU memory")
+    rows: list[tuple[str, ...]] = [titles]
     for name, one in encoders.items():
         rates, flops = one.rates, "not counted" if one.flops is None else f"{one.flops / 1e9:,.1f}"
         speeds = (f"{rate:,.2f}" for rate in (rates.images_per_s, rates.decoded_per_s, rates.encoded_per_s))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from pipelines.parameters.datasets import dataset_of, datasets_of, images_of, is_missing
+from pipelines.parameters.datasets import datasets_of, images_of, is_missing
 from store import BeyondClsError
 
 if TYPE_CHECKING:
@@ -57,48 +57,42 @@ def all_sizes(params: Mapping[str, Any]) -> "tuple[dict[str, Sizes], ImageSet | 
     """Sizes by data set, and the training images of the first one that is there.
 
     Raises:
-        BeyondClsError: as `sizes_of`.
-    """
-    both = {dataset: sizes_of(params, dataset) for dataset in datasets_of(params)}
-    first = next((images for _, images in both.values() if images is not None), None)
-    return {dataset: sizes for dataset, (sizes, _) in both.items()}, first
-
-
-def sizes_of(params: Mapping[str, Any], dataset: str) -> "tuple[Sizes, ImageSet | None]":
-    """Sizes of a data set, and its training images if they are there.
-
-    Raises:
-        BeyondClsError: there are no images, and none of its form are published; or `open_images` refuses them.
+        BeyondClsError: there are no images, and none of their form are published; or `open_images` refuses them.
     """
     from extract.datasets import open_images
-    from extract.datasets.form import ALTERNATIVES
 
-    asked = {split: images_of(params, dataset, split) for split in ("train", "test")}
-    place, form = asked["train"]["data"], dataset_of(params, dataset).get("form") or dataset
-    if not is_missing(place):
+    sizes, first = dict[str, Sizes](), None
+    for dataset, entry in datasets_of(params).items():
+        asked = {split: images_of(params, dataset, split) for split in ("train", "test")}
+        if is_missing(asked["train"]["data"]):
+            sizes[dataset] = _published(dataset, entry.get("form") or dataset, asked)
+            continue
         opened = []
         for options in asked.values():
             classes = options.pop("classes", None)
             opened.append(open_images(options.pop("data"), classes=None if classes is None else Path(classes), **options))
         train, test = opened
-        return Sizes(len(train), len(test), max(1, len(train.class_counts)), train.multilabel, COUNTED), train
+        sizes[dataset] = Sizes(len(train), len(test), max(1, len(train.class_counts)), train.multilabel, COUNTED)
+        first = first or train
+    return sizes, first
+
+
+def _published(dataset: str, form: str, asked: Mapping[str, Mapping[str, Any]]) -> Sizes:
+    """Sizes as published; `asked`: options of images by split."""
+    from extract.datasets.form import ALTERNATIVES
+
     if form not in FACTS:
-        raise BeyondClsError(
-            f"there are no images at {place!r}, and the size of {dataset!r} is not known; put them there, or give "
-            f"datasets.{dataset} a form whose size is published: {', '.join(FACTS)}"
-        )
+        missing = f"there are no images at {asked['train']['data']!r}, and the size of {dataset!r} is not known"
+        raise BeyondClsError(f"{missing}; put them there, or give it a form whose size is published: {', '.join(FACTS)}")
     (splits, n_classes), numbers = FACTS[form], []
     for options in asked.values():
         split = options["split"]
         named = next((name for name in (split, *ALTERNATIVES.get(split, ())) if name in splits), None)
         n = n_listed(options["ids"]) if "ids" in options else None
         if n is None and named is None:
-            raise BeyondClsError(
-                f"datasets.{dataset} names a split {split!r}, but {form} has {', '.join(splits)}; correct train or test in the "
-                "parameter file"
-            )
+            raise BeyondClsError(f"datasets.{dataset} names a split {split!r}, but {form} has {', '.join(splits)}; correct it")
         numbers.append(splits[str(named)] if n is None else n)
-    return Sizes(numbers[0], numbers[1], n_classes, form in MULTILABEL, PUBLISHED), None
+    return Sizes(numbers[0], numbers[1], n_classes, form in MULTILABEL, PUBLISHED)
 
 
 def n_learnt(of_run: Mapping[str, Any], sizes: Sizes) -> int | None:

@@ -24,10 +24,6 @@ from store.format.spec import EXTENDABLE_FIELDS
 from store.loading.order import Order
 
 
-def _ignore(_: str) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class EncoderLoop:
     """Training images and their encoder, for `probe(…, loop=…)`: heads train on what it makes of a crop of each, in each epoch.
@@ -55,7 +51,7 @@ class EncoderLoop:
     fresh: bool = True
     batch_size: int = 128
     workers: int = 4
-    warn: Callable[[str], None] = _ignore
+    warn: Callable[[str], None] = lambda _: None
     drop_path: float = 0.0
 
     def __post_init__(self) -> None:
@@ -63,10 +59,9 @@ class EncoderLoop:
             check_branches(self.encoder.name, self.encoder.model.blocks)  # type: ignore[arg-type]
         kept = ("dtype", *(name for name in EXTENDABLE_FIELDS if name not in ("data", "n_images")))
         if differ := self.training.spec.explained(self._request.spec, kept):
-            raise StoreError(
-                f"{self.training.where} is not of {self.images.source} through {self.encoder.name} as it is loaded: {differ} "
-                "differ; name the images and the encoder that it was extracted from, with their options"
-            )
+            remedy = "name the images and the encoder that it was extracted from, with their options"
+            source = f"{self.images.source} through {self.encoder.name} as it is loaded"
+            raise StoreError(f"{self.training.where} is not of {source}: {differ} differ; {remedy}")
 
     @cached_property
     def _request(self) -> Request:

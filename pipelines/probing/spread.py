@@ -64,10 +64,7 @@ def every_run(
         BeyondClsError: there is no such stage, or dvc.yaml cannot be read here.
     """
     if not (pipeline := Path(PIPELINE)).is_file():
-        raise BeyondClsError(
-            f"--every takes its runs from {PIPELINE}, and there is none in {Path.cwd()}; give the command in the folder of "
-            f"the project, {REMEDY}"
-        )
+        raise BeyondClsError(f"--every needs {PIPELINE}, and there is none in {Path.cwd()}; go to the project, {REMEDY}")
     runs = [words for stage in stages_of(read_params(PARAMS), pipeline) for words in stage.words if words[:2] == COMMAND]
     if not runs:
         raise BeyondClsError(f"no stage of {pipeline.absolute()} runs `beyondcls probe`; add some to it, {REMEDY}")
@@ -76,16 +73,14 @@ def every_run(
         if strange := next((name for name in chosen if name not in known), None):
             kind = option.removeprefix("--")
             raise BeyondClsError(unknown(kind, strange, known, f"These are in stages of {PIPELINE} that run `beyondcls probe`"))
-    asked = [(option, {*chosen}) for option, chosen in names.items() if chosen]
-    selected = [words for words in runs if all(chosen & {*_values(words, option)} for option, chosen in asked)]
+    asked = {option: {*chosen} for option, chosen in names.items() if chosen}
+    selected = [words for words in runs if all(chosen & {*_values(words, option)} for option, chosen in asked.items())]
     if not selected:
         given = " ".join(f"{option} {name}" for option, chosen in names.items() for name in chosen)
         raise BeyondClsError(f"no stage of {PIPELINE} has {given} together; leave out one of these")
     taken = {value for words in selected for value in _values(words, "--params")}
     if others := [value for value in sorted(taken) if params is not None and Path(value) != params]:
-        raise BeyondClsError(
-            f"--params is {params}, but stages of {PIPELINE} take {others[0]}; leave it out, or change it in {PIPELINE}"
-        )
+        raise BeyondClsError(f"--params is {params}, but stages of {PIPELINE} take {others[0]}; leave it out, or change these")
     return [_sharing(group, beside) for group in _groups(selected, read_params(PARAMS), n_places(len(selected)))]
 
 

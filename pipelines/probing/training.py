@@ -74,7 +74,9 @@ def train_heads(
     plans, of_run = plans_and_run(names, None if params is None else content, given, named_values("--option", option), layers)
     if study is None:  # stages of studies fetch all kinds
         check_groups(content, {name: plan for name, plan in plans.items() if name in names}, runs_files=True)
-    pair = _joined(joined, joined_test, params)
+    if (joined is None) != (joined_test is None):
+        raise BeyondClsError("--joined and --joined-test go together: feature sets of the training and of the test images")
+    pair = (open_features(joined, params), open_features(joined_test, params)) if joined and joined_test else None
     stores, place = (open_features(features, params), open_features(test, params)), choose_device(device)
     if dataset is not None:
         check_metric(described, dataset, stores[1].multilabel)
@@ -85,8 +87,11 @@ def train_heads(
     if alone:
         ((name, plan),) = plans.items()
         _check_same_head(out, name, plan)
-    if skip_absent:
-        plans = _trainable(plans, stores, pair, folders)
+    missing = absent_kinds(plans, stores[0], pair and pair[0]) if skip_absent else {}
+    for name, kinds in missing.items() if is_first() else ():
+        write_absent(folders[name], plans[name], kinds, *stores)
+        typer.echo(f"{folders[name]}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
+    plans = {name: plan for name, plan in plans.items() if name not in missing}
     single = next(iter(plans.values())) if plans and out in folders.values() else None
     if plans:
         of_encoder = stores[0].attributes["encoder"]
@@ -127,52 +132,25 @@ def train_heads(
 def subset_of(store: FeatureStore, of_run: dict[str, Any]) -> tuple[np.ndarray | Draw | None, dict[str, Any]]:
     """Rows to train on, if not all, and their record in description.json; removes the parameters of subsets from `of_run`.
 
-    Each seed of a head draws its own k images of each class, or its own percentage, unless there is a seed of the subset.
+    Each seed of a head draws its own k images of each class, or its own percentage, unless there is a seed of the subset. Of a
+    list of images, the record has a digest of its content, not its path.
     """
-    k, percent, seed = of_run.pop("k_shot", None), of_run.pop("percent", None), of_run.pop("subset_seed", None)
-    if (ids := of_run.pop("ids", None)) is not None:
-        return _listed(store, Path(ids))
+    k, percent, ids, seed = (of_run.pop(name, None) for name in ("k_shot", "percent", "ids", "subset_seed"))
+    if ids is not None:
+        named = read_ids(Path(ids))
+        rows = rows_of_ids(store, named)
+        if unusable := int((~store.labelled[rows]).sum()):
+            typer.echo(f"{unusable:,} of {len(rows):,} images of {ids} have no label or could not be read, and are left out")
+        digest = xxhash.xxh3_128_hexdigest("\n".join(named).encode())
+        return rows, {"subset": {"ids": Path(ids).name, "n_ids": len(named), "n_unusable": unusable, "digest": digest}}
     if k is None and percent is None:
         return None, {}
 
     def draw(seed: int, rows: np.ndarray) -> np.ndarray:
         return percentage(store.labels, percent, seed, rows) if k is None else k_shot(store.labels, k, seed, rows)
 
-    about = {"percent": percent} if k is None else {"k_shot": k}
-    if seed is None:
-        return draw, {"subset": {**about, "seed": "own"}}
-    return draw(seed, np.flatnonzero(store.labelled)), {"subset": {**about, "seed": seed}}
-
-
-def _listed(store: FeatureStore, file: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """Rows of the images that a file lists, and its record in description.json: a digest of its content, not its path."""
-    named = read_ids(file)
-    rows = rows_of_ids(store, named)
-    if unusable := int((~store.labelled[rows]).sum()):
-        typer.echo(f"{unusable:,} of {len(rows):,} images of {file} have no label or could not be read, and are left out")
-    digest = xxhash.xxh3_128_hexdigest("\n".join(named).encode())
-    return rows, {"subset": {"ids": file.name, "n_ids": len(named), "n_unusable": unusable, "digest": digest}}
-
-
-def _joined(training: str | None, test: str | None, params: Path | None) -> tuple[FeatureStore, FeatureStore] | None:
-    """The second pair of feature sets."""
-    if (training is None) != (test is None):
-        raise BeyondClsError("--joined and --joined-test go together: feature sets of the training and of the test images")
-    return None if training is None or test is None else (open_features(training, params), open_features(test, params))
-
-
-def _trainable(
-    plans: Mapping[str, HeadPlan],
-    stores: tuple[FeatureStore, FeatureStore],
-    joined: tuple[FeatureStore, FeatureStore] | None,
-    folders: Mapping[str, Path],
-) -> dict[str, HeadPlan]:
-    """Heads whose tokens exist; for each of the others, metrics.json and a message say that they don't."""
-    missing = absent_kinds(plans, stores[0], joined and joined[0])
-    for name, kinds in missing.items() if is_first() else ():
-        write_absent(folders[name], plans[name], kinds, *stores)
-        typer.echo(f"{folders[name]}: not trained, {stores[0].attributes['encoder']} has no {' and no '.join(kinds)} tokens")
-    return {name: plan for name, plan in plans.items() if name not in missing}
+    about = {**({"percent": percent} if k is None else {"k_shot": k}), "seed": "own" if seed is None else seed}
+    return draw if seed is None else draw(seed, np.flatnonzero(store.labelled)), {"subset": about}
 
 
 def _check_same_head(out: Path, name: str, plan: HeadPlan) -> None:
@@ -182,10 +160,8 @@ def _check_same_head(out: Path, name: str, plan: HeadPlan) -> None:
     except (BeyondClsError, OSError, ValueError):  # nothing, or nothing that counts
         return
     if there != plan.head.aggregator and out.absolute().name != name:
-        raise BeyondClsError(
-            f"{out} holds a head, {there}, which {name} would replace: a single head is written into --out itself. Give --out "
-            f"{out / name}, name several heads in one command, or remove {out}"
-        )
+        remedy = f"give --out {out / name}, name several heads in one command, or remove {out}"
+        raise BeyondClsError(f"{out} holds a head, {there}, which {name} would replace, as single heads do; {remedy}")
 
 
 def show_results(written: Mapping[Path, Mapping[str, Any]]) -> None:

@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,21 +42,21 @@ class CommandLog:
         """
         log, now = cls(None), datetime.now(UTC)
         try:
-            folder = folder_of_logs()
-            if folder is None:
+            if (folder := folder_of_logs()) is None:
                 return log
             folder.mkdir(parents=True, exist_ok=True)
-            _remove_old(folder)
-            header = (
-                f"$ {recorded_command(arguments)}",
-                f"in {os.getcwd()}, process {os.getpid()} on {socket.gethostname()}, {_format_time(now)}",
-                f"{OURS} {version_of(OURS)}, Python {platform.python_version()}, {_format_versions(ALWAYS)}",
-            )
+            for file in sorted(folder.glob("*-*.log"), reverse=True)[KEPT - 1 :]:  # names begin with a time
+                with suppress(OSError):  # another command was faster
+                    if time.time() - file.stat().st_mtime > DAY_S:
+                        file.unlink()
+            place = f"in {os.getcwd()}, process {os.getpid()} on {socket.gethostname()}"
         except (OSError, RuntimeError) as error:  # the latter: there is no home
             log._give_up(error)
-        else:
-            log.file = folder / f"{now:%Y%m%dT%H%M%S.%f}-{os.getpid()}.log"
-            log.write(*header)
+            return log
+        versions = ", ".join(f"{package} {version_of(package)}" for package in ALWAYS)
+        log.file = folder / f"{now:%Y%m%dT%H%M%S.%f}-{os.getpid()}.log"
+        log.write(f"$ {recorded_command(arguments)}", f"{place}, {now.isoformat(' ', 'seconds')}")
+        log.write(f"{OURS} {version_of(OURS)}, Python {platform.python_version()}, {versions}")
         return log
 
     def write(self, *lines: str) -> None:
@@ -72,13 +72,11 @@ class CommandLog:
 
     def end(self, status: int) -> None:
         """Add what was imported meanwhile, and the exit status."""
-        loaded = [
-            f"{name} {sys.modules[name].__version__}" for name in IF_LOADED if hasattr(sys.modules.get(name), "__version__")
-        ]
-        if loaded:
+        versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in IF_LOADED}
+        if loaded := [f"{name} {version}" for name, version in versions.items() if version]:
             self.write(f"imported {', '.join(loaded)}")
-        seconds = time.monotonic() - self._begun
-        self.write(f"ended with status {status} after {seconds:.1f} s, {_format_time(datetime.now(UTC))}")
+        seconds, now = time.monotonic() - self._begun, datetime.now(UTC).isoformat(" ", "seconds")
+        self.write(f"ended with status {status} after {seconds:.1f} s, {now}")
         self.file = None
 
     @contextmanager
@@ -95,17 +93,30 @@ class CommandLog:
 
     def _give_up(self, error: Exception) -> None:
         self.file = None
-        print(
-            f"note: no log is kept of this command ({error}); {VARIABLE} names another folder for logs, or is empty for none",
-            file=sys.stderr,
-        )
+        remedy = f"{VARIABLE} names another folder for logs, or is empty for none"
+        print(f"note: no log is kept of this command ({error}); {remedy}", file=sys.stderr)
 
 
-class _Copied:
+class Wrapped:
+    """A text stream that does something more with what is written."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Copied(Wrapped):
     """A text stream whose lines also go to a log."""
 
     def __init__(self, stream: TextIO, log: CommandLog):
-        self._stream, self._log, self._line = stream, log, ""
+        super().__init__(stream)
+        self._log, self._line = log, ""
 
     def write(self, text: str) -> int:
         written = self._stream.write(text)
@@ -113,13 +124,6 @@ class _Copied:
         # Bars are drawn again and again, by these characters.
         self._log.write(*(line for line in lines if line.strip() and "\r" not in line and "\x1b" not in line))
         return written
-
-    def writelines(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def recorded_command(arguments: Sequence[str] | None = None) -> str:
@@ -146,19 +150,3 @@ def version_of(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "(not installed)"
-
-
-def _format_time(time_of_day: datetime) -> str:
-    return time_of_day.isoformat(sep=" ", timespec="seconds")
-
-
-def _format_versions(packages: Sequence[str]) -> str:
-    return ", ".join(f"{package} {version_of(package)}" for package in packages)
-
-
-def _remove_old(folder: Path) -> None:
-    """Remove logs but the last ones: those of KEPT commands, and all of the last day."""
-    for file in sorted(folder.glob("*-*.log"), reverse=True)[KEPT - 1 :]:  # names begin with a time
-        with suppress(OSError):  # another command was faster
-            if time.time() - file.stat().st_mtime > DAY_S:
-                file.unlink()

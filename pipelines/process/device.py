@@ -41,7 +41,5 @@ def keep_freed_memory() -> bool:
     """
     if platform.libc_ver()[0] != "glibc":
         return False
-    libc = ctypes.CDLL(None)
-    return all(
-        libc.mallopt(name, value) for name, value in ((MMAP_THRESHOLD, LIMIT), (TRIM_THRESHOLD, LIMIT), (TOP_PAD, 64 << 20))
-    )
+    libc, values = ctypes.CDLL(None), {MMAP_THRESHOLD: LIMIT, TRIM_THRESHOLD: LIMIT, TOP_PAD: 64 << 20}
+    return all(libc.mallopt(name, value) for name, value in values.items())

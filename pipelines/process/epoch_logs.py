@@ -125,10 +125,8 @@ class WeightsAndBiases(Log):
                 settings=wandb.Settings(console="off"),
             )
         except wandb.Error as error:
-            raise BeyondClsError(
-                f"Weights & Biases begins no run ({error}); see to it with `wandb login`, or set WANDB_MODE=offline and upload "
-                "the run later, with `wandb sync`"
-            ) from error
+            remedy = "see to it with `wandb login`, or set WANDB_MODE=offline and upload it later, with `wandb sync`"
+            raise BeyondClsError(f"Weights & Biases begins no run ({error}); {remedy}") from error
         self._run.define_metric("*", step_metric="epoch")
 
     def write(self, epoch: Epoch) -> None:

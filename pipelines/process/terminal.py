@@ -1,17 +1,18 @@
 """What commands print: names and messages of others cannot steer a terminal, and no secret of an address is shown."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from pipelines.process.command_log import Wrapped
 from store.shown import shown
 
 
-class _Shown:
+class _Shown(Wrapped):
     """A text stream on which everything is `shown`; a carriage return that begins a text stays: bars of other packages do so.
 
     Attributes:
@@ -19,20 +20,13 @@ class _Shown:
     """
 
     def __init__(self, stream: TextIO):
+        super().__init__(stream)
         self.unshown: TextIO = getattr(stream, "unshown", stream)
-        self._stream = stream
 
     def write(self, text: str) -> int:
         begin = "\r" if text.startswith("\r") else ""
         self._stream.write(begin + shown(text[len(begin) :]))
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from extract.attention import STATISTICS
 from pipelines.code.reader import main as write_reader
 from pipelines.parameters.datasets import images_of, is_missing
 from pipelines.parameters.params import read_params
-from pipelines.planning.sizes import COUNTED, Sizes, sizes_of
+from pipelines.planning.sizes import COUNTED, Sizes, all_sizes
 from pipelines.report.project import project as folders_of
 from probe.result_files import read_result
 from store import BeyondClsError, FeatureStore, environment, open_store
@@ -333,7 +333,7 @@ def test_the_entry_of_a_function(own, project):
     params = read_params(project / "params.yaml")
     of_test = {"data": f"./{FUNCTION}", "data_arguments": {"n": 70}, "split": "validation"}
     assert images_of(params, "data", "test") == of_test
-    assert sizes_of(params, "data")[0] == Sizes(70, 70, 2, False, COUNTED)
+    assert all_sizes(params)[0]["data"] == Sizes(70, 70, 2, False, COUNTED)
     (project / "probes/data/tiny/average").mkdir(parents=True)
     (project / "probes/data/tiny/average/metrics.json").touch()
     assert folders_of(project).images == str(project / FUNCTION)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +19,7 @@ from extract.encoders import ENCODERS
 from pipelines.code.__main__ import main as write
 from pipelines.code.closure import Project
 from pipelines.code.reader import main as write_reader
-from pipelines.code.units import AGGREGATORS, FOLDERS, PROTOCOLS, CodeUnit, units
+from pipelines.code.units import AGGREGATORS, FOLDERS, PROTOCOLS, units
 from pipelines.code.units import ENCODERS as OF_ENCODERS
 from pipelines.parameters.params import read_params
 from probe.aggregators import AGGREGATORS as BY_NAME
@@ -27,29 +27,36 @@ from probe.closed import CLOSED
 from store import BeyondClsError
 from tests.extract.pictures import picture, write_example
 from tests.machines.project import ROOT
-from tests.pipelines.code.imported import imported
 
-SHARED = ("__init__", "encoded", "encoder", "recording", "libraries", "pretrained", "search", "torch_file", "weights")
-SHARED += ("wrapped",)
-FAMILIES = {f"extract/encoders/{path.name}" for path in (ROOT / "extract/encoders").glob("*.py") if path.stem not in SHARED}
+# What others make is imported once, each program in a process of its own that begins with it.
+SHOW = """
+import importlib, json, os, sys
+import jinja2, matplotlib.figure, pandas, PIL.Image, scipy.ndimage, sklearn.cluster, sklearn.linear_model, yaml
+import timm, torch, torchvision, typer, webdataset, zarr, zarr.storage
+for modules in json.loads(sys.argv[1]):
+    if os.fork():
+        os.wait()
+        continue
+    for name in modules:
+        importlib.import_module(name)
+    print(json.dumps([getattr(module, "__file__", None) or "" for module in sys.modules.values()]), flush=True)
+    os._exit(0)
+"""
+OURS = ("extract", "pipelines", "probe", "store")
+# What may be left out where it is not used, and what that alone imports.
+LEAVES = tuple(f"{folder}/" for folder in ("extract/encoders", "extract/datasets", "extract/attention", "probe/aggregators"))
+LEAVES += ("probe/closed/", "probe/pooling.py", "probe/ranks.py", "extract/plain_pickle.py", "store/user_code.py")
+LEAVES += ("store/kernels.py", "store/onednn.py", "probe/softmax_regression.py", "probe/cores.py")
+PROJECT = Project(ROOT)
 
 
-@cache
-def project() -> Project:
-    return Project(ROOT)
+def of_params(params: Any) -> dict[str, dict[str, str | None]]:
+    return {unit.file: PROJECT.digests(unit.modules, unit.used) for unit in units(params, PROJECT)}
 
 
 @cache
 def of_the_quickstart() -> dict[str, dict[str, str | None]]:
-    return {unit.file: digests(unit) for unit in units(read_params(ROOT / "params.yaml"), project())}
-
-
-def digests(unit: CodeUnit) -> dict[str, str | None]:
-    return project().digests(unit.modules, unit.used)
-
-
-def of_params(text: str) -> dict[str, dict[str, str | None]]:
-    return {unit.file: digests(unit) for unit in units(yaml.safe_load(text), project())}
+    return of_params(read_params(ROOT / "params.yaml"))
 
 
 def lazily(module: str) -> list[str]:
@@ -57,61 +64,63 @@ def lazily(module: str) -> list[str]:
     path = ROOT / module.replace(".", "/")
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     inside = (node for part in ast.parse(file.read_text()).body if isinstance(part, ast.FunctionDef) for node in ast.walk(part))
-    by_unit = {node.module for node in inside if isinstance(node, ast.ImportFrom) and node.module}
-    return [module, *sorted(name for name in by_unit if name.startswith(("extract", "pipelines", "probe", "store")))]
+    return [
+        module,
+        *sorted({node.module for node in inside if isinstance(node, ast.ImportFrom) and node.module.startswith(OURS)}),
+    ]
 
 
 def test_all_that_runs_is_in_it_or_is_a_leaf_that_is_not_used():
-    programs = {unit.modules[0]: unit for unit in units(read_params(ROOT / "params.yaml"), project())}
-    leaves = ("extract/encoders/", "extract/datasets/", "extract/attention/", "probe/aggregators/", "probe/closed/")
-    # which leaves alone import
-    leaves += ("probe/pooling.py", "probe/ranks.py", "extract/plain_pickle.py")
-    leaves += ("store/user_code.py", "store/kernels.py", "store/onednn.py", "probe/softmax_regression.py", "probe/cores.py")
-    for unit, ran in zip(programs.values(), imported([lazily(module) for module in programs]), strict=True):
+    programs = {unit.modules[0]: unit for unit in units(read_params(ROOT / "params.yaml"), PROJECT)}
+    command = [sys.executable, "-c", SHOW, json.dumps([lazily(module) for module in programs])]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    for unit, line in zip(programs.values(), shown.stdout.splitlines(), strict=True):
+        files = (file.removeprefix(f"{ROOT}/") for file in json.loads(line))
+        ran = {file for file in files if file.partition("/")[0] in OURS}
         missing = ran - of_the_quickstart()[unit.file].keys()
-        assert all(file.startswith(leaves) and not file.endswith("__init__.py") for file in missing), unit.file
-        whole = project().digests(unit.modules, {})
-        assert not ran - whole.keys(), "with all entries of registries, nothing is left out"
+        assert all(file.startswith(LEAVES) and not file.endswith("__init__.py") for file in missing), unit.file
+        assert not ran - PROJECT.digests(unit.modules, {}).keys(), "with all entries of registries, nothing is left out"
     assert "store/truths/reading.py" in of_the_quickstart()["attention"], "which some function of what it imports imports later"
 
 
 def test_no_program_needs_the_other_stage_or_the_command_line():
-    for name, by_unit in of_the_quickstart().items():
-        assert "pipelines/cli.py" not in by_unit
-        assert not any(file.startswith("tests/") for file in by_unit)
-        if name.startswith(("heads/", "studies/")):
-            assert not any(file.startswith(("extract/", "pipelines/engines/")) for file in by_unit), name
-        if name.startswith("extract/"):
-            assert not any(file.startswith("probe/") for file in by_unit), name
-        if name == "params":
-            assert not any(file.startswith("extract/") for file in by_unit), "or recipes were written after each edit of it"
-
-
-def test_dense_tasks_heads_and_extraction_do_not_depend_on_one_another():
-    """So an edit of one trains nothing of the others again."""
+    """Nor do dense tasks, heads and extraction depend on one another: an edit of one trains nothing of the others again."""
+    dense = {"detection": ("detect",), "segmentation": ("segment", "depth", "track")}
     for name, files in of_the_quickstart().items():
-        for tasks, package in ((("detect",), "probe/detection/"), (("segment", "depth", "track"), "probe/segmentation/")):
-            assert any(file.startswith(package) for file in files) == (name in tasks), (name, package)
-        used = name if name in ("detect", "segment", "params") else ""
-        for task, table in (("detect", "detection"), ("segment", "segmentation")):
-            assert f"pipelines/parameters/{table}.py" not in files or used in (task, "params"), name
+        others = ["pipelines/cli.py", "tests/"]
+        others += ["extract/", "pipelines/engines/"] * name.startswith(("heads/", "studies/"))
+        others += ["probe/"] * name.startswith("extract/")
+        others += ["extract/"] * (name == "params")  # or recipes were written after each edit of it
+        others += [f"pipelines/parameters/{task}.py" for task, names in dense.items() if name not in (names[0], "params")]
+        assert not [file for file in files if file.startswith(tuple(others))], name
+        for task, names in dense.items():
+            assert any(file.startswith(f"probe/{task}/") for file in files) == (name in names), (name, task)
     assert not any(file.startswith("probe/aggregators/ab") for file in of_the_quickstart()["detect"])
 
 
-def test_encoders_depend_on_their_own_family():
-    text = "encoders: {dino-b16: {}, mine: {model: mae-b16, checkpoint: a.pt}, vit_base_patch16_224.augreg_in21k: null}"
-    by_unit = of_params(text)
-    for name, family in (("dino-b16", {"joint"}), ("mine", {"masked"}), ("vit_base_patch16_224.augreg_in21k", set())):
-        expected_files = {f"extract/encoders/{name}.py" for name in family}
-        assert by_unit[f"extract/{name}"].keys() & FAMILIES == expected_files
-        assert not any("extract/datasets/coco" in file for file in by_unit[f"extract/{name}"])
+def test_encoders_depend_on_their_own_family_or_file():
+    own = {"model": "tests/machines/project.py:make"}
+    encoders = {
+        "dino-b16": {},
+        "mine": {"model": "mae-b16", "checkpoint": "a.pt"},
+        "own": own,
+        "vit_base_patch16_224.augreg": None,
+    }
+    by_unit = of_params({"encoders": encoders})
+    families = {f"extract/encoders/{name}.py" for name in ("joint", "masked", "capi", "supervised", "quickstart")}
+    for name, expected in zip(
+        encoders, ("extract/encoders/joint", "extract/encoders/masked", "tests/machines/project", ""), strict=True
+    ):
+        files = by_unit[f"extract/{name}"].keys()
+        assert files & {*families, "tests/machines/project.py"} == ({f"{expected}.py"} if expected else set())
+        assert not any("extract/datasets/coco" in file for file in files)
 
 
 def test_every_entry_of_a_registry_is_told_by_the_source():
     """Or adding one would concern others."""
     for (module, name), entries in ((OF_ENCODERS, ENCODERS), (AGGREGATORS, BY_NAME), (PROTOCOLS, CLOSED)):
-        used = {key: project().digests([module], {(module, name): {key}}).keys() for key in entries}
-        assert set.union(*map(set, used.values())) == set(project().digests([module], {}))
+        used = {key: PROJECT.digests([module], {(module, name): {key}}).keys() for key in entries}
+        assert set.union(*map(set, used.values())) == set(PROJECT.digests([module], {}))
         for key, kind in entries.items():
             home = getattr(kind, "__module__", "").replace(".", "/")
             assert module == OF_ENCODERS[0] or f"{home}.py" in used[key]
@@ -121,16 +130,9 @@ def test_statistics_are_those_that_params_list():
     """Of their files: one has those of the paper and of its code."""
     file = "extract/attention/statistics.py"
     assert file in of_the_quickstart()["extract/quickstart-mae"]
-    by_unit = of_params("encoders: {mae-b16: {}}\nextract: {statistics: [cls_self]}")
-    assert all(file in by_unit[name] for name in ("extract/mae-b16", "attention"))
-    assert file in of_params("encoders: {mae-b16: {}}")["extract/mae-b16"]
-    assert file not in of_params("encoders: {mae-b16: {}}\nextract: {statistics: []}")["extract/mae-b16"]
-
-
-def test_encoders_of_the_user_depend_on_their_files():
-    found = of_params('encoders: {mine: {model: "tests/machines/project.py:make"}, mae-b16: {}}')
-    assert "tests/machines/project.py" in found["extract/mine"]
-    assert "tests/machines/project.py" not in found["extract/mae-b16"]
+    for extract, counts in (({"statistics": ["cls_self"]}, True), ({}, True), ({"statistics": []}, False)):
+        by_unit = of_params({"encoders": {"mae-b16": {}}, "extract": extract})
+        assert all((file in by_unit[name]) == counts for name in ("extract/mae-b16", "attention"))
 
 
 def test_heads_and_studies_depend_on_their_aggregators_and_protocols():
@@ -143,7 +145,7 @@ block_studies: {t: {encoder: e, protocol: knn, heads: {simpool: }}}
 localised: {e: {encoder: e, head: abmilp}}
 scores: {e: {encoder: e, head: near}}
 """
-    by_unit = of_params(text)
+    by_unit = of_params(yaml.safe_load(text))
     leaves = {f"{kind.__module__.replace('.', '/')}.py" for kind in BY_NAME.values()}
     expected = {"heads/mine": set(), "studies/s": {"cross_attention", "unsupervised"}}
     expected |= {f"heads/{head}": {"plain"} for head in ("linear", "max", "near")}
@@ -171,8 +173,7 @@ def test_files_are_written_and_nothing_else_is_touched(tmp_path, monkeypatch):
     write(params, out)
     assert {path.name for path in out.iterdir() if path.is_dir()} == set(FOLDERS), "DVC expects all of them"
     assert {path.stem for path in (out / "readers").iterdir()} == set(DATASETS)
-    written = json.loads((out / "heads/average.json").read_text())
-    assert written == of_params("heads: {average: {}}")["heads/average"]
+    assert json.loads((out / "heads/average.json").read_text()) == of_params({"heads": {"average": {}}})["heads/average"]
     params.write_text("encoders: {dino-b16: {}}")
     write(params, out)
     assert {path.name for path in (out / "extract").iterdir()} == {"dino-b16.json", "mae-b16.json"}, (
@@ -183,13 +184,9 @@ def test_files_are_written_and_nothing_else_is_touched(tmp_path, monkeypatch):
     with pytest.raises(BeyondClsError, match="code/heads is a link to"):
         write(params, out)
     assert {path.name for path in tmp_path.iterdir()} == {"params.yaml", "code"}
-
-
-def test_a_mistake_is_a_line(tmp_path):
     command = [sys.executable, "-m", "pipelines.code", "--params", "none.yaml", "--out", str(tmp_path)]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert shown.returncode == 1
-    assert shown.stderr.startswith("error: there is no parameter file 'none.yaml'")
+    assert (shown.returncode, shown.stderr.partition(" 'none.yaml'")[0]) == (1, "error: there is no parameter file")
 
 
 # Commands that measure what is stored.
@@ -200,7 +197,7 @@ MEASURES += ("similarity", "track")
 @pytest.mark.parametrize(("command", "runs"), [("extract", True), *((name, False) for name in MEASURES)])
 def test_no_measure_can_run_an_encoder(command: str, runs: bool):
     entries = {AGGREGATORS: (), PROTOCOLS: (), ("extract.datasets", "DATASETS"): ()}
-    reached = project().digests([f"pipelines.{command}"], entries)
+    reached = PROJECT.digests([f"pipelines.{command}"], entries)
     assert ({"extract/forward.py", "extract/encoders/encoder.py"} <= set(reached)) is runs
 
 
@@ -210,37 +207,33 @@ class TestReader:
         (tmp_path / "readers").mkdir()
         for form in DATASETS:
             (tmp_path / "readers" / f"{form}.json").write_text(json.dumps({f"{form}.py": "0"}))
-        file = tmp_path / "params.yaml"
 
-        def write(dataset: str, out: Path) -> dict[str, Any]:
-            file.write_text(f"data: {tmp_path}\ndatasets: {{{dataset}: {self.SAYS.get(dataset, '')}}}\n")
-            write_reader(dataset, out, file, tmp_path / "readers")
+        def write(dataset: str, out: Path = tmp_path / "of/data.json") -> dict[str, Any]:
+            says = "{train: a, test: b, form: folder}" if dataset == "called" else ""
+            (tmp_path / "params.yaml").write_text(f"data: {tmp_path}\ndatasets: {{{dataset}: {says}}}\n")
+            write_reader(dataset, out, tmp_path / "params.yaml", tmp_path / "readers")
             return json.loads(out.read_text())
 
         return write
 
-    SAYS: ClassVar = {"called": "{train: a, test: b, form: folder}"}
-
     def test_the_form_is_seen_or_named(self, tmp_path, write):
-        (tmp_path / "called").mkdir()
-        assert list(write("called", tmp_path / "called.json")["readers"]) == ["folder"]
+        for folder in ("called", "data/train", "data/test", "published/cifar-10-batches-bin"):
+            (tmp_path / folder).mkdir(parents=True)
         for split in ("train", "test"):
-            (tmp_path / "data" / split).mkdir(parents=True)
-        (tmp_path / "data/train/0.tar").touch()
-        (tmp_path / "data/test/0.tar").touch()
-        assert write("data", tmp_path / "of/data.json")["readers"] == {"tars": {"tars.py": "0"}}
+            (tmp_path / f"data/{split}/0.tar").touch()
+        assert list(write("called", tmp_path / "called.json")["readers"]) == ["folder"]
+        assert write("data")["readers"] == {"tars": {"tars.py": "0"}}
         (tmp_path / "data/test/0.tar").unlink()
-        assert list(write("data", tmp_path / "of/data.json")["readers"]) == ["folder", "tars"]
-        (tmp_path / "published/cifar-10-batches-bin").mkdir(parents=True)
-        assert list(write("published", tmp_path / "of/data.json")["readers"]) == ["cifar10"]
+        assert list(write("data")["readers"]) == ["folder", "tars"]
+        assert list(write("published")["readers"]) == ["cifar10"]
 
     def test_whatever_an_extraction_depends_on(self, tmp_path, write):
         """Of each split: its images, its label maps, the names of classes; nothing else that lies in the folder."""
-        source, out = Path(write_example(tmp_path / "data", "label-maps")), tmp_path / "of/data.json"
-        before = write("data", out)["images"]
+        source = Path(write_example(tmp_path / "data", "label-maps"))
+        before = write("data")["images"]
         assert before["test"]["truths"].keys() == {"instances", "segmentation"}
         (source / "notes.txt").write_text("new")
-        assert write("data", out)["images"] == before
+        assert write("data")["images"] == before
         colours, label_map, objects = source / "label-colours.txt", source / "labels/test/c.png", source / "instances/test.json"
         changes: list[Callable[[], object]] = [
             lambda: (source / "images/test/c.png").write_bytes(picture(7)),
@@ -252,15 +245,15 @@ class TestReader:
         seen = [before]
         for change in changes:
             change()
-            now = write("data", out)["images"]
+            now = write("data")["images"]
             assert all(now["test"] != earlier["test"] for earlier in seen), len(seen)
             seen.append(now)
         assert seen[2]["train"] == before["train"]
 
     def test_without_images_and_of_two_forms_at_once(self, tmp_path, write):
         with pytest.raises(BeyondClsError, match=r"there is no '.*none', expected a data set"):
-            write("none", tmp_path / "x.json")
+            write("none")
         for sign in ("cifar-10-batches-bin", "cifar-100-binary"):
             (tmp_path / "data" / sign).mkdir(parents=True)
         with pytest.raises(DataError, match="looks like cifar10 and like cifar100"):
-            write("data", tmp_path / "x.json")
+            write("data")

@@ -20,23 +20,15 @@ NOTE = Finding("b", "note", "not quite", "pip install 'beyondcls[extract]'\nor l
 PROBLEM = Finding("c", "problem", "broken", "mend it")
 
 
-def tell(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
-    monkeypatch.setattr(doctor, "CHECKS", {f.name: (lambda machine, f=f: [f]) for f in findings})
-
-
 @pytest.mark.parametrize(("findings", "status"), [((OK, NOTE), 0), ((OK, NOTE, PROBLEM), 1)])
 def test_lines_remedies_and_status(
     monkeypatch: pytest.MonkeyPatch, command: Callable, findings: tuple[Finding, ...], status: int
 ) -> None:
-    tell(monkeypatch, *findings)
+    monkeypatch.setattr(doctor, "CHECKS", {f.name: (lambda machine, f=f: [f]) for f in findings})
     given, out, _ = command("doctor")
     assert given == status
-    assert out.splitlines()[:4] == [
-        "✓ a  all [fine]",
-        "! b  note: not quite",
-        "    → pip install 'beyondcls[extract]'",
-        "    → or leave it",
-    ]
+    lines = ["✓ a  all [fine]", "! b  note: not quite", "    → pip install 'beyondcls[extract]'", "    → or leave it"]
+    assert out.splitlines()[:4] == lines
     assert out.splitlines()[-1] == f"1 ok, 1 note, {status} problem{'' if status else 's'}"
     given, out, _ = command("doctor", "--json")
     assert (given, [one["name"] for one in json.loads(out)]) == (status, [finding.name for finding in findings])
@@ -69,25 +61,27 @@ def test_a_check_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -
     assert [(one.name, one.state) for one in found] == [("x", "problem"), ("a", "ok")]
 
 
+SCRIPT = """
+import sys
+from importlib import metadata, util
+version, find_spec = metadata.version, util.find_spec
+away = ('timm', 'torchvision', 'webdataset', 'dvc')
+def absent(name):
+    if name in away: raise metadata.PackageNotFoundError(name)
+    return version(name)
+metadata.version, util.find_spec = absent, lambda name: None if name in away else find_spec(name)
+sys.modules |= dict.fromkeys(away)
+sys.argv = ['beyondcls', 'doctor', '--offline', '--json']
+from pipelines.cli import run
+run()
+"""
+
+
 def test_a_new_machine(tmp_path: Path) -> None:
     """Outside of any project, without timm, DVC and a network: no traceback."""
     (tmp_path / "params.yaml").write_text("encoders: {mae-b16: {}}")
-    script = (
-        "import sys\n"
-        "from importlib import metadata, util\n"
-        "version, find_spec = metadata.version, util.find_spec\n"
-        "away = ('timm', 'torchvision', 'webdataset', 'dvc')\n"
-        "def absent(name):\n"
-        "    if name in away: raise metadata.PackageNotFoundError(name)\n"
-        "    return version(name)\n"
-        "metadata.version, util.find_spec = absent, lambda name: None if name in away else find_spec(name)\n"
-        "sys.modules |= dict.fromkeys(away)\n"
-        "sys.argv = ['beyondcls', 'doctor', '--offline', '--json']\n"
-        "from pipelines.cli import run\n"
-        "run()\n"
-    )
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/nowhere", "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stderr == ""
     found = [(one["name"], one["state"], one["found"].partition(" ")[0]) for one in json.loads(done.stdout)]
     assert {("versions", "note", name) for name in ("timm", "torchvision", "webdataset")} <= {*found}

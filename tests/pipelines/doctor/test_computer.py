@@ -5,8 +5,8 @@ import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -52,43 +52,40 @@ def test_versions(
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Sets up a machine: whether there is a device, what torch was built for, and what it sees."""
+    """Sets up a machine: what torch was built for, what it sees, and whether there is a device, in which environment."""
 
     def make(
-        device: bool = True,
-        build: str | None = "12.6",
         n: int = 0,
-        capability: tuple[int, int] = (8, 0),
+        *,
+        build: Any = "12.6",
+        generation: int = 8,
         warning: str = "",
         fails: str = "",
-        hidden: str | None = None,
+        device: str = "",
+        **env: str,
     ) -> None:
         def available() -> bool:
             if warning:
                 warnings.warn(warning, UserWarning, stacklevel=1)
             return n > 0
 
-        def add(number: int) -> torch.Tensor:
-            if fails:
-                raise RuntimeError(f"CUDA error: {fails}\nmore")
-            return torch.ones([])
-
-        monkeypatch.setattr(computer, "GPU", tmp_path if device else tmp_path / "none")
+        monkeypatch.setattr(computer, "GPU", tmp_path / device)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if hidden is not None:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
         monkeypatch.setattr(torch.version, "cuda", build)
         monkeypatch.setattr(torch.version, "hip", None, raising=False)
-        for name, function in (
-            ("is_available", available),
-            ("device_count", lambda: n),
-            ("mem_get_info", lambda i: (72e9, 80e9)),
-            ("get_device_name", lambda i: "NVIDIA A100"),
-            ("get_device_capability", lambda i: capability),
-        ):
-            monkeypatch.setattr(torch.cuda, name, function)
-        real = torch.ones
-        monkeypatch.setattr(torch, "ones", lambda *n, device=None: SimpleNamespace(add=add) if device else real(*n))
+        monkeypatch.setattr(torch.cuda, "is_available", available)
+        found = {
+            "device_count": n,
+            "mem_get_info": (72e9, 80e9),
+            "get_device_name": "A100",
+            "get_device_capability": (generation, 5),
+        }
+        for name, answer in found.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+        real, error = torch.ones, RuntimeError(f"CUDA error: {fails}\nmore") if fails else None
+        monkeypatch.setattr(torch, "ones", lambda *n, device=None: Mock(**{"add.side_effect": error}) if device else real(*n))
 
     return make
 
@@ -96,13 +93,13 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
 @pytest.mark.parametrize(
     ("machine", "states", "named"),
     [
-        ({"n": 2}, ["ok", "ok"], "NVIDIA A100, 72 GB of 80 GB free, bf16"),
-        ({"n": 1, "capability": (7, 5)}, ["ok"], "--amp fp16"),
+        ({"n": 2}, ["ok", "ok"], "A100, 72 GB of 80 GB free, bf16"),
+        ({"n": 1, "generation": 7}, ["ok"], "--amp fp16"),
         ({"n": 1, "fails": "no kernel image"}, ["problem"], "does not compute: CUDA error: no kernel image"),
         ({"build": None}, ["problem"], "built without CUDA"),
         ({"warning": "The NVIDIA driver is too old\nmore"}, ["problem"], ": The NVIDIA driver is too old"),
-        ({"hidden": ""}, ["note"], "CUDA_VISIBLE_DEVICES: "),
-        ({"device": False}, ["note"], "built for CUDA 12.6"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ["note"], "CUDA_VISIBLE_DEVICES: "),
+        ({"device": "none"}, ["note"], "built for CUDA 12.6"),
     ],
 )
 def test_gpu(gpus: Callable[..., None], machine: dict[str, Any], states: list[str], named: str) -> None:
@@ -115,20 +112,16 @@ def test_gpu(gpus: Callable[..., None], machine: dict[str, Any], states: list[st
 @pytest.mark.parametrize(
     ("free", "n", "shared", "states"),
     [
-        (3e9, 0, 64e6, ["ok"]),
-        (1e9, 0, 64e6, ["note"]),
-        (3e9, 1, 64e6, ["ok"]),
-        (3e9, 2, 64e6, ["ok", "note"]),
-        (3e9, 2, 8e9, ["ok"]),
+        *((3e9, 0, 64e6, ["ok"]), (1e9, 0, 64e6, ["note"]), (3e9, 1, 64e6, ["ok"])),
+        *((3e9, 2, 64e6, ["ok", "note"]), (3e9, 2, 8e9, ["ok"])),  # /dev/shm matters between GPUs only
     ],
 )
 def test_memory(
     gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, free: float, n: int, shared: float, states: list[str]
 ) -> None:
-    """That of /dev/shm matters between GPUs only."""
-    gpus(n=n)
+    gpus(n)
     monkeypatch.setattr("store.loading.placement.free_memory", lambda device: free)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=shared))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Mock(total=shared))
     monkeypatch.setattr(computer, "SHARED_MEMORY", Path("/"))
     findings = list(computer.memory(Machine()))
     assert [finding.state for finding in findings] == states

@@ -1,13 +1,11 @@
 """Disks, file systems, and the folder or bucket that machines share."""
 
-import errno
 import os
 import shutil
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -15,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pipelines.doctor import places
 from pipelines.doctor.machine import Machine
+from store import StoreError
 from tests.features import write_features
 
 
@@ -38,7 +37,7 @@ def store_root(folder: Path, root: object, **options: Any) -> Any:
 def test_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: float, total: float, taken: float, states: list[str]
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=total, free=free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Mock(total=total, free=free))
     monkeypatch.setattr("pipelines.store.find.nbytes_of", lambda folder: taken if folder.name == "set" else 0)
     write_features(tmp_path / "features/set")
     (tmp_path / "params.yaml").write_text("store: {root: common, cache: {folder: near, gb: 85}}")
@@ -47,19 +46,12 @@ def test_disk(
     assert [finding.state for finding in findings] == states
 
 
-def refuse(number: int) -> Callable[..., None]:
-    def call(*arguments: object, **options: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return call
-
-
 BROKEN: list[tuple[str, Any, str, str]] = [
     ("", None, "ok", ""),
     ("store.places.disk.place_file", lambda path, target: not os.replace(path, target), "problem", "replaces another"),
-    ("store.places.disk.exchange", refuse(errno.EXDEV), "problem", os.strerror(errno.EXDEV)),
-    ("store.places.disk.exchange", lambda one, other: None, "problem", "keeps what it held"),
-    ("tempfile.TemporaryDirectory", refuse(errno.EACCES), "note", "Permission denied"),
+    ("store.places.disk.exchange", Mock(side_effect=OSError(18, "cross-device")), "problem", "cross-device"),
+    ("store.places.disk.exchange", Mock(), "problem", "keeps what it held"),
+    ("tempfile.TemporaryDirectory", Mock(side_effect=OSError(13, "denied")), "note", "denied"),
 ]
 
 
@@ -72,8 +64,7 @@ def test_publishing_in_a_folder(
     if broken:
         monkeypatch.setattr(broken, by)
     (of_features,) = places.file_system(Machine(tmp_path))
-    of_root = store_root(tmp_path, "common")
-    assert (of_features.state, of_root.state) == (state, state)
+    assert (of_features.state, store_root(tmp_path, "common").state) == (state, state)
     assert named in of_features.found
     assert list((tmp_path / "common").iterdir()) == []
     assert (store_root(tmp_path, "not-mounted").state, (tmp_path / "not-mounted").exists()) == ("note", False)
@@ -81,7 +72,7 @@ def test_publishing_in_a_folder(
 
 def test_the_nearest_mount_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = [("/", "ext4"), (str(tmp_path), "nfs"), (str(tmp_path), "nfs4"), (f"{tmp_path}/x", "xfs")]
-    found = [SimpleNamespace(mountpoint=where, fstype=kind) for where, kind in mounts]
+    found = [Mock(mountpoint=where, fstype=kind) for where, kind in mounts]
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
     assert "nfs4 (network)" in next(iter(places.file_system(Machine(tmp_path)))).found
 
@@ -95,33 +86,24 @@ class TestAddress:
     def root(self) -> str:
         return f"memory://{uuid.uuid4().hex}/sets"
 
-    def test_one_that_refuses_to_replace(self, tmp_path: Path, root: str) -> None:
-        assert store_root(tmp_path, root).state == "ok"
+    @pytest.mark.parametrize(("ignores", "state"), [(False, "ok"), (True, "note")])
+    def test_whether_it_refuses_to_replace(
+        self, tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch, ignores: bool, state: str
+    ) -> None:
+        real = MemoryFileSystem.pipe_file
+        if ignores:
+            monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda self, path, value, **_: real(self, path, value))
+        finding = store_root(tmp_path, root)
+        assert (finding.state, "If-None-Match" in finding.found) == (state, ignores)
         assert MemoryFileSystem().find(root) == [], "nothing is left there"
         assert store_root(tmp_path, root, offline=True).state == "note"
 
-    def test_one_that_ignores_it(self, tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = MemoryFileSystem.pipe_file
-        monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda self, path, value, **_: real(self, path, value))
+    def test_one_that_does_not_let_us(self, tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        deny = Mock(side_effect=OSError("Denied for https://me:hunter2@host"))
+        monkeypatch.setattr(MemoryFileSystem, "pipe_file", deny)
         finding = store_root(tmp_path, root)
-        assert (finding.state, "If-None-Match" in finding.found) == ("note", True)
-        assert MemoryFileSystem().find(root) == []
-
-    @pytest.mark.parametrize(("method", "state"), [("pipe_file", "note"), ("ls", "raises")])
-    def test_one_that_does_not_let_us(
-        self, tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch, method: str, state: str
-    ) -> None:
-        def deny(*_: object, **__: object) -> None:
-            raise OSError("Denied for https://me:hunter2@host")
-
-        monkeypatch.setattr(MemoryFileSystem, method, deny)
-        if state == "raises":
-            with pytest.raises(Exception, match="cannot be listed"):
-                store_root(tmp_path, root)
-        else:
-            finding = store_root(tmp_path, root)
-            assert (finding.state, "hunter2" in finding.found) == (state, False)
-
-    def test_a_protocol_that_is_unknown(self, tmp_path: Path) -> None:
-        with pytest.raises(Exception, match="s4://bucket cannot be opened"):
-            store_root(tmp_path, "s4://bucket")
+        assert (finding.state, "hunter2" in finding.found) == ("note", False)
+        monkeypatch.setattr(MemoryFileSystem, "ls", deny)
+        for address, says in ((root, "cannot be listed"), ("s4://bucket", "s4://bucket cannot be opened")):
+            with pytest.raises(StoreError, match=says):
+                store_root(tmp_path, address)

@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,12 +22,9 @@ def params_yaml(folder: Path, text: str) -> Finding:
     return finding
 
 
-def test_that_of_the_repository() -> None:
+def test_that_of_the_repository_and_none(tmp_path: Path) -> None:
     (finding,) = project.params_yaml(Machine(ROOT))
     assert (finding.state, finding.remedy) == ("ok", "")
-
-
-def test_none(tmp_path: Path) -> None:
     assert list(project.params_yaml(Machine(tmp_path))) == []
 
 
@@ -74,26 +70,16 @@ DENSE = "data: d\nencoders: {dino-s16: {}}\ndense: "
         (f"{DENSE}{{data: d, datasets: {{shop: {{}}}}, detect: {{shup: {{}}}}}}", "'shup'"),
         ("geometry: {a: {image: 3}}", "geometry.a 'image'"),
         ("depth: {a: {dataset: d, encoder: e, maps: m, epochs: many}}", "depth.a.epochs is 'many'"),
-    ],
-)
-def test_mistakes(tmp_path: Path, text: str, named: str) -> None:
-    finding = params_yaml(tmp_path, text)
-    assert finding.state == "problem"
-    assert finding.found.endswith("mistakes: 1")
-    assert named in finding.remedy
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
+        # what is not read or not here
         ("encoder: {a: {}}", "'encoders'"),
         ("data: photos\ndatasets: [birds]", "photos/birds"),
         (f"{DENSE}{{data: streets, datasets: {{shop: {{}}}}}}", "streets/shop"),
     ],
 )
-def test_what_is_not_read_or_not_here(tmp_path: Path, text: str, named: str) -> None:
-    finding = params_yaml(tmp_path, text)
-    assert finding.state == "note"
+def test_mistakes_and_what_is_not_read_or_not_here(tmp_path: Path, text: str, named: str) -> None:
+    finding, is_note = params_yaml(tmp_path, text), named in ("'encoders'", "photos/birds", "streets/shop")
+    assert finding.state == ("note" if is_note else "problem")
+    assert finding.found.endswith(f"mistakes: {0 if is_note else 1}")
     assert named in finding.remedy
 
 
@@ -127,11 +113,7 @@ class TestDvc:
 
     def test_all_is_well(self, template: Path, tmp_path: Path) -> None:
         found = self.found(template)
-        assert {name: finding.state for name, finding in found.items()} == {
-            "dvc": "ok",
-            "dvc cache": "ok",
-            "dvc remote": "ok",
-        }
+        assert {n: finding.state for n, finding in found.items()} == dict.fromkeys(("dvc", "dvc cache", "dvc remote"), "ok")
         assert "hunter2" not in found["dvc remote"].found
         assert [finding.state for finding in self.found(tmp_path).values()] == ["note"], "no project"
 
@@ -140,8 +122,8 @@ class TestDvc:
         (folder / "made").unlink()
         (folder / ".dvc/config").write_text("[core]\n    no_scm = true\n[cache]\n    type = copy\n")
         found = self.found(folder)
-        states = {"dvc": "ok", "dvc cache": "note", "dvc remote": "note", "dvc files": "note"}
-        assert {name: finding.state for name, finding in found.items()} == states
+        notes = dict.fromkeys(("dvc cache", "dvc remote", "dvc files"), "note")
+        assert {name: finding.state for name, finding in found.items()} == {"dvc": "ok", **notes}
         assert "made" in found["dvc files"].found
 
     @pytest.mark.parametrize(
@@ -164,39 +146,21 @@ class TestDvc:
         assert [finding.state for finding in self.found(tmp_path).values()] == ["note"]
 
 
-class TestWeights:
-    @pytest.fixture
-    def server(self) -> Iterator[Callable[[int], str]]:
-        """Address of a server whose answer is its status."""
-        made = []
+@pytest.mark.parametrize(("status", "state"), [(200, "ok"), (403, "ok"), (407, "note")])
+def test_where_weights_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, state: str) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            self.end_headers()
 
-        def make(status: int) -> str:
-            class Handler(BaseHTTPRequestHandler):
-                def do_HEAD(self) -> None:
-                    self.send_response(status)
-                    self.end_headers()
-
-                def log_message(self, *arguments: object) -> None:
-                    pass
-
-            made.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-            threading.Thread(target=made[-1].serve_forever, daemon=True).start()
-            return f"http://127.0.0.1:{made[-1].server_port}"
-
-        yield make
-        for one in made:
-            one.shutdown()
-            one.server_close()
-
-    @pytest.mark.parametrize(("status", "state"), [(200, "ok"), (403, "ok"), (407, "note")])
-    def test_where_they_come_from(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Callable[[int], str], status: int, state: str
-    ) -> None:
-        for name in ("http_proxy", "https_proxy", "all_proxy"):
-            monkeypatch.delenv(name, raising=False)
-            monkeypatch.delenv(name.upper(), raising=False)
-        monkeypatch.setenv("HF_ENDPOINT", server(status))
-        monkeypatch.setattr(project, "SERVER", "http://127.0.0.1:9")  # nobody listens
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr(project, "SERVER", "http://127.0.0.1:9")  # nobody listens
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         assert [finding.state for finding in project.weights(Machine(tmp_path))] == [state, "note"]
-        (tmp_path / "params.yaml").write_text("encoders: {a: {checkpoint: a.pt}}")
-        assert list(project.weights(Machine(tmp_path))) == [], "nothing is fetched"
+        server.shutdown()
+    (tmp_path / "params.yaml").write_text("encoders: {a: {checkpoint: a.pt}}")
+    assert list(project.weights(Machine(tmp_path))) == [], "nothing is fetched"

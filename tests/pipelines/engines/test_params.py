@@ -19,13 +19,10 @@ TINY = "{img_size: 32, patch_size: 8, embed_dim: 32, depth: 2, num_heads: 2}"
 ENCODER = f"{{model: vit_tiny_patch16_224, arguments: {TINY}, random_seed: 0}}"
 
 
-@pytest.mark.parametrize("engine", ["on: processes, tasks: 2", "tasks: 2"])
-def test_a_stage_runs_on_it(
-    engine: str, beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_runs_on_it(beyondcls: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_images(tmp_path / "images")
-    Path("params.yaml").write_text(f"encoders: {{tiny: {ENCODER}}}\nextract: {{{engine}, shard_rows: 32, statistics: []}}\n")
+    Path("params.yaml").write_text(f"encoders: {{tiny: {ENCODER}}}\nextract: {{tasks: 2, shard_rows: 32, statistics: []}}\n")
     given = ("extract", "--params", "params.yaml", "--encoder", "tiny", "--data", "images", "--update", "--device", "cpu")
     beyondcls(*given, "--out", "features/a", "--receipt", "receipts/a.json")
     beyondcls(*given, "--out", "features/b", "--on", "here")

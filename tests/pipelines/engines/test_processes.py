@@ -1,9 +1,11 @@
 """Processes of this machine, as `beyondcls extract --on processes` starts them: same bytes as one, whatever ends them."""
 
+import multiprocessing
 import os
 import random
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,10 +16,12 @@ import pytest
 import torch
 
 from pipelines.engines import processes
-from pipelines.engines.processes import LocalProcesses, cores
+from pipelines.engines.engine import Run
+from pipelines.engines.processes import LocalProcesses, Slot, cores, run_in_forks
 from store import BeyondClsError
-from tests import forked  # noqa: F401  # its server has imported what is slow to import
-from tests.extract.pictures import write_file
+from tests import forked  # its server has imported what is slow to import
+from tests.extract.pictures import picture, write_file
+from tests.features import write_features
 from tests.folders import files
 from tests.pipelines.engines.runs import Watched, runs_in
 from tests.pipelines.engines.workers import Load, N
@@ -67,8 +71,7 @@ def test_a_task_that_is_killed_in_the_middle_of_a_unit_is_replaced(
     assert "SIGKILL" in err
     assert not tasks()
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
-    again = command(*loaded.command(images, "f", *TWO))
-    assert again[0] == 0
+    assert command(*loaded.command(images, "f", *TWO))[0] == 0
     assert len(loaded.seen()) == n_loaded, "no task is started for a set that is there"
 
 
@@ -173,19 +176,6 @@ def test_what_another_set_has_is_taken_over(
         assert files(tmp_path / "f") == files(tmp_path / "by_tasks")
 
 
-def test_what_differs_is_computed_again(
-    command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    loaded = load(5, "shift")
-    assert command(*loaded.command(images, "f"))[0] == 0
-    other = files(tmp_path / "f")
-    loaded.ends(0)
-    assert command(*loaded.command(images, "f", *TWO, "--update"))[0] == 1
-    assert files(tmp_path / "f") == other != whole
-    assert command(*loaded.command(images, "f", *TWO, "--update", "--recompute"))[0] == 0
-    assert files(tmp_path / "f") == whole
-
-
 @pytest.mark.parametrize(
     ("given", "n_gpus", "devices"),
     [
@@ -225,3 +215,57 @@ def test_they_divide_the_cores_unless_the_environment_says_otherwise(monkeypatch
     assert (processes.threads_of_each(1), processes.threads_of_each(1000)) == (cores(), 1)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert processes.threads_of_each(1) is None
+
+
+def waits(folder: Path) -> Run:
+    """A run that takes for ever."""
+    write_file(folder / "waits.py", b"import time\ntime.sleep(3600)\n")
+    write_file(folder / "images/a/0.png", picture(0))
+    places = ("--data", str(folder / "images"), "--out", str(folder / "f"))
+    return Run.writing(str(folder / "waits"), ("extract", "--encoder", f"{folder}/waits.py:make", *places))
+
+
+def begun(run: Run) -> bool:
+    """Whether its process has begun."""
+    return run.log.exists()
+
+
+def test_an_interrupt_ends_all(tmp_path: Path) -> None:
+    runs = [waits(tmp_path)]
+
+    def interrupt() -> bool:
+        if begun(runs[0]):
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_forks(Watched(runs, stops=interrupt).agenda, [Slot()])
+    assert not multiprocessing.active_children()
+
+
+def test_a_stop_lets_a_run_end_after_its_epoch_and_begins_no_other(tmp_path: Path) -> None:
+    sets = [str(write_features(tmp_path / name, 64, seed=seed).path) for seed, name in enumerate(("train", "test"))]
+    given = ("--features", sets[0], "--test", sets[1], "--epochs", "3000", "--device", "cpu")
+    runs = [Run.writing(str(tmp_path / name), ("probe", *given, "--out", str(tmp_path / name))) for name in "ab"]
+    watched = Watched(runs, stops=lambda: begun(runs[0]) and "features in memory" in runs[0].log.read_text())
+    run_in_forks(watched.agenda, [Slot()])
+    assert "stopped after an epoch (SIGUSR1); the same command goes on" in runs[0].log.read_text()
+    assert list((tmp_path / ".unfinished/a").glob("*.safetensors"))
+    assert not begun(runs[1])
+    assert (watched.agenda.n_done, watched.agenda.problems) == (0, {})
+
+
+def compute(folder: Path) -> None:
+    run_in_forks(Watched([waits(folder)]).agenda, [Slot()])
+
+
+def test_runs_end_with_the_process_that_began_them(tmp_path: Path) -> None:
+    process = forked.start(compute, tmp_path)
+    while not begun(waits(tmp_path)):
+        assert process.is_alive()
+        time.sleep(0.02)
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert below
+    os.kill(process.pid or 0, signal.SIGKILL)
+    gone, _ = psutil.wait_procs(below, timeout=20)
+    assert len(gone) == len(below)

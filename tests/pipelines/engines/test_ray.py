@@ -62,7 +62,7 @@ def meanwhile(begun: Callable[[], bool], act: Callable[[], None]) -> Iterator[No
 
 def lost(cluster: Any, reached: Path) -> None:
     """Remove the node that something has reached."""
-    node = next(node for node in cluster.list_all_nodes() if node.node_id == reached.read_text())
+    (node,) = (node for node in cluster.list_all_nodes() if node.node_id == reached.read_text())
     cluster.remove_node(node, allow_graceful=False)
 
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,22 +19,12 @@ class RayError(Exception):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (
-            RayError("Token authentication is enabled but Ray couldn't find an authentication token"),
-            r"^the Ray cluster at ray://head:10001 cannot be used \(Token authentication .*\); put the cluster's token into "
-            r"~/.ray/auth_token or RAY_AUTH_TOKEN, on this machine and with RAY_AUTH_MODE=token; or unset RAY_AUTH_MODE",
-        ),
-        (
-            ConnectionError("ray client connection timeout"),
-            r"^no Ray cluster can be used at ray://head:10001 \(ray client .*\); start one .* If it asks for a token: put the",
-        ),
+        (RayError("no token"), r"Ray cluster at ray://head:10001 cannot be used \(no token\); put .*RAY_AUTH_TOKEN"),
+        (ConnectionError("timeout"), r"no Ray cluster .* ray://head:10001 \(timeout\); start one .*RAY_AUTH_TOKEN"),
     ],
 )
 def test_a_cluster_that_does_not_let_us_in(error: Exception, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(**_: object) -> None:
-        raise error
-
-    exceptions = SimpleNamespace(RayError=RayError)
+    exceptions, init = SimpleNamespace(RayError=RayError), Mock(side_effect=error)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init, exceptions=exceptions))
     with pytest.raises(BeyondClsError, match=message), connected_to_ray("ray://head:10001"):
         pass
@@ -50,17 +41,13 @@ def test_workers_do_not_import_from_the_folder_of_the_command(monkeypatch: pytes
     assert folders == [ROOT]
 
 
-CPUS = [{"CPU": 16.0}, {"CPU": 3.0}]
-GPUS = [{"CPU": 8.0}, {"CPU": 8.0, "GPU": 4.0}]
-
-
 def test_a_share_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpus, gpus = [{"CPU": 16.0}, {"CPU": 3.0}], [{"CPU": 8.0}, {"CPU": 8.0, "GPU": 4.0}]
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert share_of("auto", None, GPUS) == (1, 1, None)
-    assert share_of("cpu", None, GPUS) == (4, 0, 4)
-    assert share_of("auto", None, CPUS) == (3, 0, 3), "which fits on every node"
-    assert share_of("auto", 10, CPUS) == (1, 0, 1), "so many at a time"
-    assert share_of("cuda", None, []) == (1, 1, None), "nodes with GPUs may come"
+    assert share_of("auto", None, gpus) == share_of("cuda", None, []) == (1, 1, None), "nodes with GPUs may come"
+    assert share_of("cpu", None, gpus) == (4, 0, 4)
+    assert share_of("auto", None, cpus) == (3, 0, 3), "which fits on every node"
+    assert share_of("auto", 10, cpus) == (1, 0, 1), "so many at a time"
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert share_of("auto", None, CPUS) == (3, 0, 2)
-    assert share_of("auto", None, GPUS) == (1, 1, None)
+    assert share_of("auto", None, cpus) == (3, 0, 2)
+    assert share_of("auto", None, gpus) == (1, 1, None)

@@ -28,10 +28,7 @@ from tests.pipelines.engines.workers import Load, write_images
 LISTEN = "signal.signal(signal.SIGUSR1, lambda *_: exit(75))"
 TOLD = f"import signal, time; open('begun', 'w'); time.sleep(0.3); {LISTEN}; time.sleep(20)"  # it is told before it listens
 ENDS = {"0": "exit 0", "1": "exit 1", "75": "exit 75", "137": "kill -KILL $$", "told": f'exec {sys.executable} -c "{TOLD}"'}
-REQUEUED = "requeue 12_3\n"
 TASK = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_JOB_ID": "12"}
-
-
 Says = Callable[..., str]
 
 
@@ -62,6 +59,10 @@ def script_of(slurm: Slurm, out: Path, *arguments: str) -> str:
     return RunArray(slurm, runs, out.name).script
 
 
+def run_script(script: str, **variables: str) -> int:
+    return subprocess.run(["bash"], input=script, text=True, env=os.environ | TASK | variables).returncode
+
+
 @pytest.mark.parametrize(
     ("end", "restarts", "requeued"),
     [("0", 0, False), ("1", 0, False), ("75", 5, True), ("137", 0, True), ("137", 2, False), ("told", 5, True)],
@@ -78,13 +79,16 @@ def test_which_tasks_are_queued_again(end: str, restarts: int, requeued: bool, s
             process.send_signal(signal.SIGUSR1)
     assert process.returncode == (75 if end == "told" else int(end))
     assert Path("given").read_text() == "-P -m pipelines.cli extract --data my images --task-id 3\n"
-    assert (Path("asked").read_text() if Path("asked").exists() else None) == (REQUEUED if requeued else None)
+    assert (Path("asked").read_text() if Path("asked").exists() else None) == ("requeue 12_3\n" if requeued else None)
 
 
-def test_options_of_sbatch_win(tmp_path: Path) -> None:
-    lines = script_of(Slurm(tasks=3, sbatch="--partition=gpu --gres=gpu:1"), tmp_path / "f").splitlines()
-    options = [line for line in lines if line.startswith("#SBATCH")]
-    assert "#SBATCH --array=0-2%3" in options
+def test_options_of_sbatch_win_and_characters_of_folders_are_escaped(tmp_path: Path) -> None:
+    slurm = Slurm(tasks=3, sbatch="--partition=gpu --gres=gpu:1")
+    options = [o for o in script_of(slurm, tmp_path / "my #1 100% größe;x/f").splitlines() if o.startswith("#SBATCH")]
+    assert {
+        "#SBATCH --array=0-2%3",
+        rf"#SBATCH --output={tmp_path}/my\ \#1\ 100%%\ größe;x/.slurm/%A_%a.log --open-mode=append",
+    } <= {*options}
     assert options[-1] == "#SBATCH --partition=gpu --gres=gpu:1"
 
 
@@ -105,27 +109,20 @@ def test_what_slurm_cannot_be_given(name: str, strange: str) -> None:
             RunArray(engine, [Run.writing(name, ())])
 
 
-def test_other_characters_of_folders_are_escaped(tmp_path: Path) -> None:
-    lines = script_of(Slurm(), tmp_path / "my #1 100% größe;x" / "f").splitlines()
-    assert rf"#SBATCH --output={tmp_path}/my\ \#1\ 100%%\ größe;x/.slurm/%A_%a.log --open-mode=append" in lines
-
-
 def test_arguments_are_one_word_each(stood_in: Path, tmp_path: Path) -> None:
     """Those of a head, too, which are in a `case`."""
     hostile = ["a;b", "$(touch ran)", "`touch ran`", "'; touch ran; '", "x\ntouch ran\n;; *) touch ran", "*"]
-    run = Run("x", ("probe", *hostile), tmp_path / "';touch ran;'.log")
     executable(stood_in, 'for word; do printf "%s\\0" "$word"; done > given')
-    assert subprocess.run(["bash"], input=RunArray(Slurm(), [run]).script, text=True, env=os.environ | TASK).returncode == 0
+    assert run_script(RunArray(Slurm(), [Run("x", ("probe", *hostile), tmp_path / "';touch ran;'.log")]).script) == 0
     assert (tmp_path / "given").read_text().split("\0")[:-1] == ["-P", "-m", "pipelines.cli", "probe", *hostile]
     assert not (tmp_path / "ran").exists()
 
 
 def test_lines_of_the_user_run_first(stood_in: Path) -> None:
-    executable(stood_in, 'echo "$COLOUR: $4" >> given')
+    executable(stood_in, 'echo "$COLOUR: $4" > given')
     slurm = Slurm(setup=["module() { COLOUR=$2; }", "module load 'deep {red}'", "export COLOUR"])
-    for script in (script_of(slurm, Path("f")), RunArray(slurm, [Run.writing("p", ("probe",))]).script):
-        assert subprocess.run(["bash"], input=script, text=True, env=os.environ | TASK).returncode == 0
-    assert Path("given").read_text() == "deep {red}: extract\ndeep {red}: probe\n"
+    assert run_script(script_of(slurm, Path("f"))) == 0
+    assert Path("given").read_text() == "deep {red}: extract\n"
 
 
 def test_lines_of_the_cluster_in_the_users_own_configuration(
@@ -167,21 +164,18 @@ def test_jobs_that_fail(sbatch: tuple[str, ...], said: str, beyondcls: Says, tmp
     assert "extract --encoder any --data nowhere --out f --n-tasks 1 --task-id 0;;" in Path("job").read_text()
 
 
-# An sbatch that runs two tasks at a time.
-TWO_TASKS = """\
-cat > job
-echo 7
-export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_COUNT=2
-for task in 0 1; do SLURM_ARRAY_TASK_ID=$task bash job > .slurm/7_$task.log 2>&1 & pids="$pids $!"; done
-for pid in $pids; do wait $pid || failed=1; done
-[ -z "$failed" ]
-"""
-
-
 def test_tasks_of_a_job_share_a_set(
     beyondcls: Says, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
-    executable(tmp_path / "sbatch", TWO_TASKS)
+    runs_two = 'for task in 0 1; do SLURM_ARRAY_TASK_ID=$task bash job > .slurm/7_$task.log 2>&1 & pids="$pids $!"; done'
+    variables = "export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_COUNT=2"
+    executable(
+        tmp_path / "sbatch",
+        "cat > job; echo 7",
+        variables,
+        runs_two,
+        "for p in $pids; do wait $p || failed=1; done; exit $failed",
+    )
     given = load(1, "raise").command(images, "f", "--on", "slurm", "--tasks", 2)
     assert "unit 4 (rows 128 to 149)" in beyondcls(*given, fails=True)
     beyondcls(*given)
@@ -296,20 +290,12 @@ def test_a_stop_cancels_tasks_that_wait_and_an_interrupt_all(tmp_path: Path) -> 
     assert Path("cancelled").read_text() == "7\n"
 
 
-def missing_slurm() -> str:
-    """Why no job can be submitted here; empty if one can."""
-    if shutil.which("sbatch") is None:
-        return "sbatch is not installed"
-    try:
-        asked = subprocess.run(["sinfo", "--noheader", "--format=%t"], capture_output=True, text=True, timeout=5)
-    except subprocess.TimeoutExpired:
-        return "no controller of Slurm answers"
-    return "" if "idle" in asked.stdout else f"no node of Slurm is idle: {(asked.stderr or asked.stdout).partition(chr(10))[0]}"
-
-
 def test_a_real_slurm(beyondcls: Says, tmp_path: Path) -> None:
-    if why := missing_slurm():
-        pytest.skip(why)
+    nodes = shutil.which("sbatch") and subprocess.run(
+        ["timeout", "5", "sinfo", "-h", "-o", "%t"], capture_output=True, text=True
+    )
+    if not nodes or "idle" not in nodes.stdout:
+        pytest.skip("no node of Slurm is idle here, or sbatch is not installed")
     write_images(tmp_path / "images")
     given = ("extract", "--encoder", "quickstart-random", "--data", "images", "--shard-rows", 32, "--device", "cpu")
     assert "150 images, key" in beyondcls(*given, "--out", "features/a", "--on", "slurm", "--tasks", 2)

@@ -59,16 +59,10 @@ def start(*command: str | Path, text: str = "") -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_and_its_processes(folder: Path) -> None:
+def test_commands_with_their_processes_and_tasks(folder: Path) -> None:
     (folder.parent / "beyondcls-script").write_text(SCRIPT)
     start(sys.executable, folder.parent / "beyondcls-script", "params")
-
-
-def test_a_task_of_slurm(folder: Path) -> None:
     start("bash", text=RunArray(Slurm(), [Run.writing(str(folder.parent / "logs/f"), ("params",))]).script)
-
-
-def test_the_check_of_what_dvc_runs(folder: Path) -> None:
     start(sys.executable, "-P", "-m", "pipelines.parameters.commands")
 
 
@@ -86,26 +80,23 @@ def make():
 def test_an_encoder_in_a_file_of_a_packages_name_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands and processes of engines read the encoder's file, and take none of the folder for the program's own."""
     monkeypatch.chdir(tmp_path)
-    here = tmp_path / "here"
+    here, script = tmp_path / "here", tmp_path / "beyondcls-script"
     for split, n in (("train", 12), ("val", 4)):
         for number in range(n):
             write_file(tmp_path / "pictures" / split / str(number % 2) / f"{number}.png", picture(number))
-    options = ("--data", "pictures", "--encoder", "extract.py:make", "--head", "abmilp")
-    cli.app(["init", "here", *options], standalone_mode=False)
-    script = tmp_path / "beyondcls-script"
+    cli.app(["init", "here", "--data", "pictures", "--encoder", "extract.py:make", "--head", "abmilp"], standalone_mode=False)
     script.write_text('from beyondcls import run\nif __name__ == "__main__":\n    run()\n')
     for name in ("probe", "store", "heads/store"):
         write_file(here / f"{name}.py", f"open({str(here / 'ran')!r}, 'a')\n".encode())
     write_file(here / "pipelines/__init__.py", b"raise SystemExit(3)\n")
     (here / "extract.py").write_text(ENCODER)
     monkeypatch.chdir(here)
-    for split, engine in (("train", ("--on", "processes", "--tasks", "1")), ("val", ())):
+    one = ("--on", "processes", "--tasks", "1")
+    for split, engine in (("train", one), ("val", ())):
         images = ("--data", f"../pictures/{split}", "--out", f"features/{split}")
         start(sys.executable, script, "extract", "--encoder", "extract.py:make", *images, *engine)
     training = ("--features", "features/train", "--test", "features/val", "--epochs", "2", "--warmup-epochs", "0")
-    start(
-        sys.executable, script, "probe", *training, "--head", "abmilp", "--out", "probes", "--on", "processes", "--tasks", "1"
-    )
+    start(sys.executable, script, "probe", *training, "--head", "abmilp", "--out", "probes", *one)
     start(sys.executable, "-P", "-m", "pipelines.code")
     assert "extract.py" in json.loads(Path("code/extract/make.json").read_text())
     assert list(Path("probes").rglob("metrics.json"))

@@ -39,8 +39,6 @@ def see(images):
     asked = json.loads((FOLDER / "ends.json").read_text())
     if asked["how"] == "slow":
         time.sleep(asked["n"] / 10)
-    if asked["how"] == "shift":
-        return (images + asked["n"] / 10,)
     is_grey = ((images - (128 / 255 - 0.5) / 0.5).abs() < 1e-3).all((1, 2, 3))
     for i in range(asked["n"] if is_grey.any() and asked["how"] != "slow" else 0):
         try:
@@ -71,11 +69,10 @@ class Load:
 
     Args:
         n: how many batches with the grey image end badly; after these, they go well.
-        how: what happens; "slow": every batch takes n tenths of a second more; "shift": pixels are
-            greater by n tenths, as another program would have them.
+        how: what happens; "slow": every batch takes n tenths of a second more.
     """
 
-    def __init__(self, folder: Path, n: int = 0, how: Literal["kill", "raise", "hang", "slow", "shift"] = "kill"):
+    def __init__(self, folder: Path, n: int = 0, how: Literal["kill", "raise", "hang", "slow"] = "kill"):
         self.folder = folder
         write_file(folder / "encoder.py", ENCODER.encode())
         self.ends(n, how)

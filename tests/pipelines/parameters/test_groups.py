@@ -16,13 +16,6 @@ from tests.machines.project import ROOT
 
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 STAGES = {"cls_heads": "probe-cls", "heads": "probe", "own_heads": "probe-own"}
-MINE = """\
-from beyondcls import Aggregator
-
-
-class Mine(Aggregator):
-    reads = {reads}
-"""
 
 
 def check(text: str, runs_files: bool = True) -> None:
@@ -31,20 +24,18 @@ def check(text: str, runs_files: bool = True) -> None:
     check_groups(params, plans_and_run(names, params, {}, {})[0], runs_files)
 
 
+def fetched(stage: str) -> list[str]:
+    """Kinds of arrays that a stage fetches of its encoder's features: the same ones of both splits."""
+    deps = [d for d in DVC[stage].get("do", DVC[stage])["deps"] if d.startswith("features/${item.encoder}")]
+    train, test = ([d.rpartition("/")[2] for d in deps if f"{split}/" in d] for split in ("train", "test"))
+    assert train == test
+    return train
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_stages_fetch_what_the_group_says(group):
     assert DVC[STAGES[group]]["matrix"]["head"] == f"${{{group}}}"
     assert fetched(STAGES[group]) == ["zarr.json", "images", *GROUPS[group]]
-
-
-def fetched(stage: str) -> list[str]:
-    """Kinds of arrays that a stage fetches of its encoder's features: the same ones of both splits."""
-    deps = [
-        dep.rpartition("/") for dep in DVC[stage].get("do", DVC[stage])["deps"] if dep.startswith("features/${item.encoder}")
-    ]
-    kinds = {split: [kind for folder, _, kind in deps if folder.endswith(split)] for split in ("train", "test")}
-    assert kinds["train"] == kinds["test"]
-    return kinds["train"]
 
 
 @pytest.mark.parametrize(
@@ -60,9 +51,8 @@ def fetched(stage: str) -> list[str]:
     ],
 )
 def test_a_head_that_reads_more_than_its_group_fetches_is_refused(head, reads):
-    with pytest.raises(BeyondClsError) as raised:
+    with pytest.raises(BeyondClsError, match=f"reads {reads}, but .* fetches only cls; move it to heads"):
         check(f"cls_heads: {{{head}}}")
-    assert f"reads {reads}, but for cls_heads `dvc repro` fetches only cls; move it to heads" in str(raised.value)
     check(f"heads: {{{head}}}")
 
 
@@ -70,11 +60,9 @@ def test_heads_that_are_right():
     check("cls_heads: {cls: {}}\nheads: {ap: {heads: 7}, abmilp: {blocks: [3, 5]}, norm: {top_k: 3}}")
     check("own_heads: {max: , cls-average: }")
     check("heads: {x: {aggregator: central, k: none of these}}")  # what cannot be made is not looked at; probing says why
-
-
-def test_heads_takes_every_aggregator():
-    for name in AGGREGATORS:
-        check(f"heads: {{{name}: }}")
+    check(f"heads: {{{', '.join(f'{name}: ' for name in AGGREGATORS)}}}")
+    plans, _ = plans_and_run(["cls-average"], None, {}, {})
+    check_groups({"heads": {"other": {}}}, plans, runs_files=True)  # it is in no group
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
@@ -95,28 +83,22 @@ def kinds_of(aggregator):
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_file_elsewhere_is_refused(group):
-    with pytest.raises(BeyondClsError) as raised:
+    with pytest.raises(BeyondClsError, match=r"'mine/pool.py:GeM', expected a file in heads/.* write heads/pool.py:GeM"):
         check(f"{group}: {{gem: {{aggregator: 'mine/pool.py:GeM'}}}}", runs_files=False)
-    assert "aggregator 'mine/pool.py:GeM', expected a file in heads/" in str(raised.value)
-    assert "move it there, and write heads/pool.py:GeM" in str(raised.value)
 
 
 def test_a_file_is_asked_what_it_reads_where_it_may_be_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("heads").mkdir()
-    text = "cls_heads: {any-name: {aggregator: 'heads/mine.py:Mine'}}"
-    Path("heads/mine.py").write_text(MINE.format(reads="('cls',)"))
+    text, mine = "cls_heads: {any-name: {aggregator: 'heads/mine.py:Mine'}}", Path("heads/mine.py")
+    source = "from beyondcls import Aggregator\n\n\nclass Mine(Aggregator):\n    reads = "
+    mine.write_text(f"{source}('cls',)")
     check(text)
-    Path("heads/mine.py").write_text(MINE.format(reads="('cls', 'patch')"))
+    mine.write_text(f"{source}('cls', 'patch')")
     check(text, runs_files=False)
     check(text.removeprefix("cls_"))
     with pytest.raises(BeyondClsError, match=r"reads cls and patch, .*; move it to heads"):
         check(text)
-
-
-def test_heads_of_no_group_pass():
-    plans, _ = plans_and_run(["cls-average"], None, {}, {})
-    check_groups({"heads": {"other": {}}}, plans, runs_files=True)
 
 
 def test_what_is_a_file():

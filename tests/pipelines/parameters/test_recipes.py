@@ -1,21 +1,28 @@
 """What params.yaml asks of a stage: which layer wins, where a value comes from, and the files that stages depend on."""
 
 import json
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from pipelines.parameters.datasets import check_metric, datasets_of
+from pipelines import detect, segment
+from pipelines.parameters.datasets import TASKS, check_metric, datasets_of, images_of
+from pipelines.parameters.dense import of_task, options_of_task
 from pipelines.parameters.extraction import from_params, resolve_extraction
 from pipelines.parameters.groups import plans_of_study
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.layers import common_layers
+from pipelines.parameters.layers import common_layers, values_of
 from pipelines.parameters.params import read_params
-from pipelines.parameters.recipes import all_recipes, of_extraction, of_head, write_recipes
+from pipelines.parameters.recipes import FOLDERS, OPTIONS, all_recipes, of_extraction, of_head, write_recipes
+from probe.grid import HeadPlan
 from probe.recipe import PRESETS, Recipe
+from probe.segmentation.logistic import CS
+from probe.segmentation.run import LINEAR, Protocols
 from store import BeyondClsError
+from tests.extract.pictures import write_file
 
 FILE = """
 data: images
@@ -27,184 +34,261 @@ encoders:
   mae-b16: {}
   mae-h14: { epochs: 50, batch_size: 32, amp: bf16 }
   simmim-b16: { block: 8, views: 2, drop_path: 0.1, init: small }
-extract: { dtype: float16, batch_size: 128, views: 1 }
+  dino-s16: { crop_pct: 0.9, mean: [0.5, 0.5, 0.5], input_size: 384 }
+extract: { dtype: float16, batch_size: 128, views: 1, truths: none }
 cls_heads: { cls: {} }
 heads: { average: {}, abmilp: { base_lr: 0.5, epochs: 11 } }
 probe: { optimiser: sgd, base_lr: 0.03, epochs: 40, warmup_epochs: 4, seeds: [0, 1, 2] }
 studies:
   deep: { study: variants, dataset: imagenet, encoder: mae-h14, heads: { abmilp: { depth: 2 } }, epochs: 5, warmup_epochs: 1 }
+dense:
+  data: streets
+  datasets:
+    camvid: { test: val, form: camvid, input_size: 336x448, views: 2 }
+    shop: { truths: instances, crop_mode: border }
+  segment: { camvid: { protocol: [knn, linear], at: [original, 512], ks: [1, 5], epochs: 3, save_maps: 2, cs: null } }
+  detect: { shop: { preset: small, epochs: 9, anchors: [16, 32, 64, 128], seeds: [0, 1] } }
 """
 
 
 @pytest.fixture
-def params(tmp_path: Path) -> dict[str, Any]:
-    (tmp_path / "params.yaml").write_text(FILE)
-    return read_params(tmp_path / "params.yaml")
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The parameter file, in the folder that commands are given in."""
+    monkeypatch.chdir(tmp_path)
+    return write_file(tmp_path / "params.yaml", FILE.encode())
 
 
-def recipe_of(params: dict[str, Any], head: str, encoder: str | None, dataset: str | None) -> Recipe:
-    plans, _ = plans_and_run([head], params, {}, {}, common_layers(params, encoder, dataset))
-    return plans[head].recipe
+@pytest.fixture
+def params(file: Path) -> dict[str, Any]:
+    return read_params(file)
+
+
+LARS = PRESETS["mae-lars"]
+SGD = {"optimiser": "sgd", "base_lr": 0.03, "epochs": 40, "warmup_epochs": 4}
 
 
 class TestTraining:
-    def test_a_preset_of_the_data_set_replaces_the_recipe_of_probe(self, params: dict[str, Any]) -> None:
-        assert recipe_of(params, "cls", "mae-b16", "imagenet") == Recipe(**PRESETS["mae-lars"])
-        assert recipe_of(params, "cls", "mae-b16", "cub") == Recipe(**PRESETS["small-sgd"])
-
-    def test_the_encoder_wins_over_the_data_set_and_the_head_over_both(self, params: dict[str, Any]) -> None:
-        assert recipe_of(params, "cls", "mae-h14", "imagenet") == Recipe(**{**PRESETS["mae-lars"], "epochs": 50})
-        assert recipe_of(params, "abmilp", "mae-h14", "imagenet").epochs == 11
-        assert recipe_of(params, "abmilp", "mae-h14", "imagenet").base_lr == 0.5
+    @pytest.mark.parametrize(
+        ("head", "encoder", "dataset", "recipe"),
+        [
+            ("cls", "mae-b16", "imagenet", LARS),  # the preset of the data set replaces the recipe of probe
+            ("cls", "mae-b16", "cub", PRESETS["small-sgd"]),
+            ("cls", "mae-h14", "imagenet", {**LARS, "epochs": 50}),  # the encoder wins over the data set, …
+            ("abmilp", "mae-h14", "imagenet", {**LARS, "epochs": 11, "base_lr": 0.5}),  # … and the head over both
+            ("cls", None, None, SGD),
+            ("cls", "mae-h14", "few", {**SGD, "epochs": 50, "order": "own"}),  # images per batch are of its extraction
+        ],
+    )
+    def test_layers(self, head: str, encoder: str | None, dataset: str | None, recipe: dict, params: dict[str, Any]) -> None:
+        plans, _ = plans_and_run([head], params, {}, {}, common_layers(params, encoder, dataset))
+        assert plans[head].recipe == Recipe(**recipe)
 
     def test_a_study_wins_over_its_encoder(self, params: dict[str, Any]) -> None:
         plans, _ = plans_of_study(params, "deep", encoder="mae-h14", dataset="imagenet")
-        assert plans["abmilp"].recipe == Recipe(**{**PRESETS["mae-lars"], "epochs": 5, "warmup_epochs": 1})
+        assert plans["abmilp"].recipe == Recipe(**{**LARS, "epochs": 5, "warmup_epochs": 1})
 
-    def test_without_names_probe_alone_counts(self, params: dict[str, Any]) -> None:
-        assert recipe_of(params, "cls", None, None) == Recipe(optimiser="sgd", base_lr=0.03, epochs=40, warmup_epochs=4)
-
-    def test_images_per_batch_of_an_encoder_are_of_its_extraction(self, params: dict[str, Any]) -> None:
-        assert recipe_of(params, "cls", "mae-h14", "few").batch_size == Recipe().batch_size
-
-    def test_parameters_of_the_run_come_from_layers_too(self, params: dict[str, Any]) -> None:
+    def test_parameters_of_the_run_and_a_start_that_wins_over_a_preset_come_from_layers_too(
+        self, params: dict[str, Any]
+    ) -> None:
         _, of_run = plans_and_run(["cls"], params, {}, {}, common_layers(params, "simmim-b16", "few"))
         assert of_run == {"percent": 1, "block": 8}
-
-    def test_where_each_value_comes_from(self, params: dict[str, Any]) -> None:
-        given = of_head(params, "abmilp", "mae-h14", "imagenet")
-        sources = {name: one.where for name, one in given.items()}
-        own = dict.fromkeys(("epochs", "base_lr", "aggregator"), "heads.abmilp")
-        assert sources == {"seeds": "probe", **dict.fromkeys(("preset", "metric"), "datasets.imagenet"), **own}
-
-    @pytest.mark.parametrize(
-        ("encoder", "dataset", "says"),
-        [
-            ("mae-b17", None, "unknown encoder 'mae-b17'; did you mean 'mae-b16'?"),
-            (None, "cab", "unknown data set 'cab'; did you mean 'cub'?"),
-        ],
-    )
-    def test_unknown_names(self, encoder: str | None, dataset: str | None, says: str, params: dict[str, Any]) -> None:
-        with pytest.raises(BeyondClsError, match=says.replace("?", r"\?")):
-            common_layers(params, encoder, dataset)
+        for encoder, init in (("simmim-b16", "small"), ("mae-b16", "uniform")):
+            plans, _ = plans_and_run(["abmilp"], params, {}, {}, common_layers(params, encoder, "imagenet"))
+            assert plans["abmilp"].head.init == init
 
     def test_a_metric_that_the_images_cannot_have(self, params: dict[str, Any]) -> None:
         check_metric(params, "imagenet", is_multilabel=False)
         check_metric(params, "cub", is_multilabel=True)
-        with pytest.raises(BeyondClsError, match=r"datasets.imagenet.metric is top1, but its images have several labels each"):
+        with pytest.raises(BeyondClsError, match=r"datasets.imagenet.metric is top1, but its images have several labels"):
             check_metric(params, "imagenet", is_multilabel=True)
 
 
 class TestExtraction:
     @pytest.mark.parametrize(
-        ("encoder", "dataset", "split", "expected"),
+        ("encoder", "dataset", "split", "loading", "options"),
         [
-            ("mae-b16", "imagenet", "train", {}),
-            ("mae-b16", "cub", "train", {"views": 4}),
-            ("mae-b16", "cub", "test", {}),
-            ("mae-h14", "imagenet", "test", {"batch_size": 32, "amp": "bf16"}),
-            ("simmim-b16", "cub", "train", {"views": 2, "drop_path": 0.1, "blocks": [8]}),
-            ("simmim-b16", "cub", "test", {"blocks": [8]}),
+            ("mae-b16", "imagenet", "train", {}, {}),
+            ("mae-b16", "cub", "train", {}, {"views": 4}),
+            ("mae-b16", "cub", "test", {}, {}),
+            ("mae-h14", "imagenet", "test", {}, {"batch_size": 32, "amp": "bf16"}),
+            ("simmim-b16", "cub", "train", {}, {"views": 2, "drop_path": 0.1, "blocks": [8]}),
+            ("simmim-b16", "cub", "test", {}, {"blocks": [8]}),
+            # Of dense tasks whole images and all truths, unless the data set says otherwise.
+            ("dino-s16", "cub", "train", {"input_size": 384, "crop_pct": 0.9}, {"views": 4}),
+            (
+                *("dino-s16", "camvid", "train"),
+                *({"input_size": "336x448", "crop_mode": "squash", "crop_pct": 1.0}, {"truths": "all", "views": 2}),
+            ),
+            ("dino-s16", "shop", "train", {"input_size": 384, "crop_mode": "border", "crop_pct": 1.0}, {"truths": "instances"}),
         ],
     )
-    def test_layers(self, encoder: str, dataset: str, split: str, expected: dict[str, Any], tmp_path: Path) -> None:
-        (tmp_path / "params.yaml").write_text(FILE)
-        loading, options = from_params(tmp_path / "params.yaml", encoder, dataset, {"split": split})
-        assert (loading, options) == ({}, {"dtype": "float16", "batch_size": 128, "views": 1, **expected})
-
-    @pytest.mark.parametrize(("split", "rate"), [("train", 0.3), ("test", None)])
-    def test_stochastic_depth_is_of_training_images_wherever_it_is(
-        self, split: str, rate: float | None, params: dict[str, Any]
+    def test_layers(
+        self, encoder: str, dataset: str, split: str, loading: dict[str, Any], options: dict[str, Any], file: Path
     ) -> None:
+        colours = {"mean": [0.5, 0.5, 0.5]} if encoder == "dino-s16" else {}
+        common = {"dtype": "float16", "batch_size": 128, "views": 1, "truths": "none"}
+        assert from_params(file, encoder, dataset, {"split": split}) == ({**colours, **loading}, {**common, **options})
+
+    def test_crops_and_stochastic_depth_are_of_training_images_and_windows_of_all(self, params: dict[str, Any]) -> None:
+        """As many as the data set says, whatever crops an encoder has elsewhere."""
         params["extract"] |= {"drop_path": 0.3}
-        given = resolve_extraction(params, "mae-b16", "cub", split).get("drop_path")
-        assert (given and given.value) == rate
+        assert resolve_extraction(params, "mae-b16", "cub", "train")["drop_path"].value == 0.3
+        assert "drop_path" not in resolve_extraction(params, "mae-b16", "cub", "test")
+        assert resolve_extraction(params, "dino-s16", "camvid", "test")["views"].value == 1
+        params["dense"]["datasets"]["camvid"] |= {"crop_mode": "slide"}
+        params["encoders"]["dino-s16"] |= {"views": 5}
+        for split in ("train", "test"):
+            given = resolve_extraction(params, "dino-s16", "camvid", split)
+            assert (given["views"].value, given["crop_mode"].value, given["crop_pct"].value) == (2, "slide", 1)
 
-    def test_a_start_of_an_encoder_wins_over_the_preset_of_a_data_set(self, params: dict[str, Any]) -> None:
-        layers = {encoder: common_layers(params, encoder, "imagenet") for encoder in ("simmim-b16", "mae-b16")}
-        inits = {e: plans_and_run(["abmilp"], params, {}, {}, layers[e])[0]["abmilp"].head.init for e in layers}
-        assert inits == {"simmim-b16": "small", "mae-b16": "uniform"}
+    def test_images_are_where_and_splits_called_as_the_data_set_says(self, params: dict[str, Any]) -> None:
+        """And a list is of the training images."""
+        assert images_of(params, "camvid", "test") == {"data": "streets/camvid", "form": "camvid", "split": "val"}
+        assert images_of(params, "cub", "train") == {"data": "images/cub", "form": "cub", "split": "train"}
+        for entry, place in ((params["datasets"]["cub"], "images/cub"), (params["dense"]["datasets"]["shop"], "streets/shop")):
+            entry["train_ids"] = "few.txt"
+            assert images_of(params, place.partition("/")[2], "train")["ids"] == f"{place}/few.txt"
+            assert "ids" not in images_of(params, place.partition("/")[2], "test")
+        assert datasets_of({"datasets": ["a", "b"]}) == datasets_of({"datasets": {"a": None, "b": {}}})
 
-    def test_splits_are_called_as_the_data_set_says(self, params: dict[str, Any]) -> None:
-        given = of_extraction(params, "mae-b16", "imagenet", "test")
-        assert (given["data"].value, given["split"].value) == ("images/imagenet", "val")
-        assert of_extraction(params, "mae-b16", "cub", "test")["form"].value == "cub"
+
+def test_where_each_value_comes_from(params: dict[str, Any]) -> None:
+    sources = {name: one.where for name, one in of_head(params, "abmilp", "mae-h14", "imagenet").items()}
+    own = dict.fromkeys(("epochs", "base_lr", "aggregator"), "heads.abmilp")
+    assert sources == {"seeds": "probe", **dict.fromkeys(("preset", "metric"), "datasets.imagenet"), **own}
+    given = of_extraction(params, "dino-s16", "camvid", "train")
+    assert {given[name].where for name in ("data", "crop_mode", "input_size", "truths")} == {"dense.datasets.camvid"}
+    assert given["mean"].where == "encoders.dino-s16"
+
+
+class TestTasks:
+    def test_options_of_a_data_set_and_block_of_an_encoder(self, params: dict[str, Any]) -> None:
+        given = of_task(params, "segment", OPTIONS["segment"], "camvid", "simmim-b16")
+        names = {"protocol": ["knn", "linear"], "at": ["original", "512"]}
+        assert values_of(given) == {**names, "ks": (1, 5), "epochs": 3, "save_maps": 2, "block": 8}
+        assert (given["ks"].where, given["block"].where) == ("dense.segment.camvid", "encoders.simmim-b16")
+
+    def test_the_command_line_wins_and_its_preset_replaces_the_recipe(self, file: Path) -> None:
+        given = options_of_task(file, "detect", OPTIONS["detect"], "shop", None, {"epochs": 2})
+        assert given == {"preset": "small", "epochs": 2, "anchors": (16, 32, 64, 128), "seeds": (0, 1)}
+        by_presets = {**detect.OF_A_RECIPE, **detect.OF_A_DETECTOR}
+        given = options_of_task(file, "detect", OPTIONS["detect"], "shop", None, {"preset": "v1"}, by_presets)
+        assert given == {"preset": "v1", "seeds": (0, 1)}
+        with pytest.raises(BeyondClsError, match="--encoder mae is in a parameter file; name it with --params"):
+            options_of_task(None, "segment", OPTIONS["segment"], None, "mae", {})
+
+    def test_segmentation_is_as_its_options_say(self) -> None:
+        recipe = Recipe(20, 16, optimiser="adamw", base_lr=0.032, weight_decay=0.01, warmup_epochs=2)
+        plan = HeadPlan(LINEAR.head, recipe, (0, 1, 2), (0.032, 0.128, 0.512), (0.01,))
+        assert segment.settings({}, 100) == Protocols(linear=plan, loss_size=100)
+        given = {"protocol": ["knn"], "ks": (5,), "metric": ["cosine"], "standardise": False, "epochs": 1, "seeds": (4,)}
+        protocols = segment.settings({**given, "base_lrs": (0.5,), "weight_decays": (0.1, 0.2), "loss_size": 9}, 100)
+        assert (protocols.names, protocols.loss_size, protocols.logistic.cs) == (("knn",), 9, CS)
+        assert (protocols.knn.grid, protocols.knn.standardise) == ([("cosine", 5)], False)
+        assert (protocols.linear.seeds, protocols.linear.settings) == ((4,), [(0.5, 0.1), (0.5, 0.2)])
+        assert (protocols.linear.recipe.warmup_epochs, protocols.linear.recipe.base_lr) == (0, 0.5)
+        assert (protocols.logistic.max_passes, segment.settings({"max_passes": 900}, 100).logistic.max_passes) == (500, 900)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        ("dense.datasets", ["shop"], r"dense.datasets .* is \['shop'\], .*; write \{shop: \{\}\}"),
+        ("dense.datasets.cub", {}, "'cub' is in datasets and in dense.datasets; give one of the two another"),
+        ("dense.datasets.shop.crop_mod", "squash", "dense.datasets.shop 'crop_mod'; did you mean"),
+        ("dense.datasets.shop.mean", [0, 0, 0], "unknown parameter in dense.datasets.shop 'mean'"),
+        ("dense.datasets", 3, "dense.datasets in the parameter file is 3, expected names and values"),
+        ("dense.segments", {}, "unknown parameter in dense 'segments'; did you mean 'segment'"),
+        ("dense.data", None, "dense.data in the parameter file is None, expected the folder that holds"),
+        ("dense.segment.camvit", {}, "unknown data set in dense.segment 'camvit'; did you mean 'camvid'"),
+        ("dense.segment.camvid.protocols", "knn", "dense.segment.camvid 'protocols'; did you mean"),
+        ("dense.segment.camvid.protocol", "knn", r"camvid.protocol is 'knn', expected a list of texts"),
+        ("dense.segment.camvid.ks", [1, "x"], "dense.segment.camvid.ks is '1,x', expected integers with commas"),
+        ("dense.segment.camvid.epochs", 0, "dense.segment.camvid.epochs is 0, expected 1 or more"),
+        ("dense.detect.shop.lr", "high", "dense.detect.shop.lr is 'high', expected a number"),
+        ("dense.detect", ["camvid"], r"dense.detect in the parameter file is \['camvid'\]"),
+        ("studies.deep.encoder", None, "has encoder None, .*encoder: mae-b16"),
+        ("studies.deep.dataset", None, "has dataset None"),
+    ],
+)
+def test_mistakes(place: str, value: Any, says: str, params: dict[str, Any]) -> None:
+    *sections, name = place.split(".")
+    reduce(dict.__getitem__, sections, params)[name] = value
+    with pytest.raises(BeyondClsError, match=says):
+        list(all_recipes(params))
+
+
+def test_unknown_names(params: dict[str, Any]) -> None:
+    for encoder, dataset, says in (("mae-b17", None, "'mae-b16'"), (None, "cab", "'cub'")):
+        with pytest.raises(BeyondClsError, match=rf"did you mean {says}\?"):
+            common_layers(params, encoder, dataset)
+    with pytest.raises(BeyondClsError, match=r"unknown data set 'camvit'; did you mean 'camvid'\?.* dense.datasets"):
+        images_of(params, "camvit", "train")
+    with pytest.raises(BeyondClsError, match=r"unknown data set 'camvid'.* Add it to dense.detect in the parameter file"):
+        of_task(params, "detect", OPTIONS["detect"], "camvid")
 
 
 class TestFiles:
-    def test_one_for_each_stage(self, params: dict[str, Any], tmp_path: Path) -> None:
+    def test_one_for_each_stage_and_what_else_is_there_stays(self, params: dict[str, Any], tmp_path: Path) -> None:
+        """Results of the form in which stages write them, too."""
+        result = write_file(tmp_path / "recipes/probes/cub/mae-b16/cls/metrics.json", b'{\n "top1": 50.0\n}\n')
         n = write_recipes(params, tmp_path / "recipes")
         files = {str(file.relative_to(tmp_path / "recipes")) for file in (tmp_path / "recipes").rglob("*.json")}
-        assert len(files) == n == 3 + 3 + 3 * 3 * 2 + 3 * 3 * 3 + 3 * 3 + 1
-        assert {"probes/cub/mae-h14/abmilp.json", "extract/simmim-b16-few-test.json", "studies/deep.json"} <= files
-        of_study = json.loads((tmp_path / "recipes/studies/deep.json").read_text())
-        assert of_study["abmilp"]["epochs"] == 5
-
-    def test_what_else_is_there_stays(self, params: dict[str, Any], tmp_path: Path) -> None:
-        """Results of the form in which stages write them, too."""
-        result = tmp_path / "probes/cub/mae-b16/cls/metrics.json"
-        result.parent.mkdir(parents=True)
-        result.write_text('{\n "top1": 50.0\n}\n')
-        write_recipes(params, tmp_path)
-        write_recipes({**params, "datasets": ["few"], "studies": {}}, tmp_path)
-        assert result.read_text() == '{\n "top1": 50.0\n}\n'
+        of_datasets, of_encoders = 3 + 2, 4 * (1 + (3 + 2) * 2 + 3 * 3 + 3 + 2)
+        assert len(files) - 1 == n == of_datasets + of_encoders + 1
+        assert {"probes/cub/mae-h14/abmilp.json", "extract/simmim-b16-few-test.json", "segment/camvid/mae-b16.json"} <= files
+        assert json.loads((tmp_path / "recipes/studies/deep.json").read_text())["abmilp"]["epochs"] == 5
+        write_recipes({**params, "datasets": ["few"], "studies": {}}, tmp_path / "recipes")
+        assert result.read_bytes() == b'{\n "top1": 50.0\n}\n'
 
     @pytest.mark.parametrize("linked", ["encoders", "probes/cub", "probes/cub/mae-b16"])
     def test_nothing_is_written_where_a_link_leads(self, linked: str, params: dict[str, Any], tmp_path: Path) -> None:
+        theirs = write_file(tmp_path / "theirs/cls.json", b"{}\n")
         (tmp_path / "recipes" / linked).parent.mkdir(parents=True)
-        (tmp_path / "theirs").mkdir()
-        (tmp_path / "theirs/cls.json").write_text("{}\n")
-        (tmp_path / "recipes" / linked).symlink_to(tmp_path / "theirs")
+        (tmp_path / "recipes" / linked).symlink_to(theirs.parent)
         with pytest.raises(BeyondClsError, match=rf"recipes/{linked} is a link to .*theirs, .*; remove it"):
             write_recipes(params, tmp_path / "recipes")
-        assert {file.name: file.read_text() for file in (tmp_path / "theirs").iterdir()} == {"cls.json": "{}\n"}
+        assert {file.name: file.read_text() for file in theirs.parent.iterdir()} == {"cls.json": "{}\n"}
 
     def test_the_folder_itself_may_be_a_link_and_a_file_that_is_one_is_replaced(
         self, params: dict[str, Any], tmp_path: Path
     ) -> None:
+        theirs = write_file(tmp_path / "theirs.json", b"{}\n")
         (tmp_path / "disk/encoders").mkdir(parents=True)
         (tmp_path / "recipes").symlink_to(tmp_path / "disk")
-        (tmp_path / "theirs.json").write_text("{}\n")
-        (tmp_path / "disk/encoders/mae-b16.json").symlink_to(tmp_path / "theirs.json")
+        (tmp_path / "disk/encoders/mae-b16.json").symlink_to(theirs)
         write_recipes(params, tmp_path / "recipes")
-        assert (tmp_path / "theirs.json").read_text() == "{}\n"
+        assert theirs.read_text() == "{}\n"
         assert not (tmp_path / "disk/encoders/mae-b16.json").is_symlink()
 
     def test_only_what_a_change_concerns_is_written_otherwise(self, params: dict[str, Any]) -> None:
-        before = dict(all_recipes(params))
-        params["datasets"]["cub"]["preset"] = "mae-lars"
-        changed = {name for name, content in all_recipes(params) if content != before[name]}
-        of_heads = {f"probes/cub/{encoder}/{head}" for encoder in params["encoders"] for head in ("cls", "average", "abmilp")}
-        assert changed == of_heads | {f"training/cub/{encoder}" for encoder in params["encoders"]}
+        """A value in another layer is the same request."""
 
-    def test_a_value_in_another_layer_is_the_same_request(self, params: dict[str, Any]) -> None:
-        before = dict(all_recipes(params))
+        def changed() -> set[str]:
+            nonlocal before
+            after = dict(all_recipes(params))
+            names = {name for name in before if before[name] != after.get(name)}
+            before = after
+            return names
+
+        before, encoders = dict(all_recipes(params)), params["encoders"]
+        assert set(TASKS) <= set(FOLDERS)
         for name in ("imagenet", "cub", "few"):
             params["datasets"][name]["seeds"] = params["probe"]["seeds"]
-        assert dict(all_recipes(params)) == before
-
-    def test_a_list_of_data_sets_is_as_good(self, params: dict[str, Any]) -> None:
-        assert datasets_of({"datasets": ["a", "b"]}) == datasets_of({"datasets": {"a": None, "b": {}}})
-
-    @pytest.mark.parametrize(
-        ("study", "says"),
-        [
-            ({"dataset": "cub"}, "has encoder None, expected .*add e.g. encoder: mae-b16"),
-            ({"encoder": "mae-b16"}, "has dataset None"),
-        ],
-    )
-    def test_studies_that_do_not_say_where(self, study: dict[str, Any], says: str, params: dict[str, Any]) -> None:
-        params["studies"] = {"s": {"study": "x", "heads": {"cls": {}}, **study}}
-        with pytest.raises(BeyondClsError, match=says):
-            list(all_recipes(params))
+        assert changed() == set()
+        params["datasets"]["cub"]["preset"] = "mae-lars"
+        of_heads = {f"probes/cub/{encoder}/{head}" for encoder in encoders for head in ("cls", "average", "abmilp")}
+        assert changed() == of_heads | {f"training/cub/{encoder}" for encoder in encoders}
+        params["dense"]["segment"]["camvid"]["epochs"] = 4
+        assert changed() == {f"segment/camvid/{encoder}" for encoder in encoders}
+        params["dense"]["datasets"]["shop"]["crop_pct"] = 0.5
+        assert changed() == {f"extract/{encoder}-shop-{split}" for encoder in encoders for split in ("train", "test")}
+        del params["dense"]
+        assert all("shop" in name or "camvid" in name for name in changed())
 
 
+@pytest.mark.usefixtures("file")
 class TestCommand:
-    @pytest.fixture(autouse=True)
-    def project(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "params.yaml").write_text(FILE)
-
     @pytest.mark.parametrize(
         ("options", "rows"),
         [
@@ -216,42 +300,36 @@ class TestCommand:
                 "--encoder simmim-b16 --dataset cub --split train",
                 ["blocks 8 encoders.simmim-b16", "data images/cub datasets.cub"],
             ),
-            ("", ["datasets imagenet, cub, few", "studies deep"]),
-        ],
-    )
-    def test_shows(self, options: str, rows: list[str], command: Any) -> None:
-        status, out, err = command("params", *options.split())
-        assert status == 0, err
-        assert set(rows) <= {" ".join(line.split()) for line in out.splitlines()}
-
-    @pytest.mark.parametrize(
-        ("options", "says"),
-        [
-            ("--head clss", "unknown head 'clss'"),
-            ("--study dep", "unknown study 'dep'"),
+            ("--task segment --dataset camvid", ["ks 1, 5 dense.segment.camvid", "batch_size 16 default"]),
+            ("--task detect --dataset shop --encoder simmim-b16", ["block 8 encoders.simmim-b16", "lr 0.001 preset small"]),
+            ("--task detect --dataset shop", ["epochs 9 dense.detect.shop", "optimiser adamw default"]),
+            ("--encoder dino-s16 --dataset shop --split train", ["crop_mode border dense.datasets.shop"]),
+            ("", ["datasets imagenet, cub, few", "studies deep", "dense camvid, shop", "segment camvid", "detect shop"]),
+            ("--task segmant --dataset camvid", "'segment'?"),
+            ("--task segment", "give --dataset, one of dense.segment"),
+            ("--head clss", "'clss'"),
+            ("--study dep", "'dep'"),
             ("--encoder mae-b16 --split val", "--split is 'val', expected train or test"),
-            ("--results probes", "--results probes are made beside what --out writes; give it, too"),
+            ("--results probes", "--out"),
         ],
     )
-    def test_mistakes(self, options: str, says: str, command: Any) -> None:
-        status, _, err = command("params", *options.split())
-        assert status == 1
-        assert says in err
+    def test_shows(self, options: str, rows: list[str] | str, command: Any) -> None:
+        status, out, err = command("params", *options.split())
+        assert status == int(isinstance(rows, str)), err
+        if isinstance(rows, str):
+            assert rows in err
+        else:
+            assert set(rows) <= {" ".join(line.split()) for line in out.splitlines()}
 
-    def test_writes(self, command: Any) -> None:
-        assert command("params", "--out", "recipes")[1] == "recipes: 61 files\n"
+    def test_writes_recipes_and_makes_folders_of_results(self, command: Any, tmp_path: Path) -> None:
+        """A note of somebody else stays."""
+        write_file(tmp_path / "mine/README.md", b"mine\n")
+        for folder in ("probes/cub", "linked"):
+            (tmp_path / folder).mkdir(parents=True)
+        Path("linked/README.md").symlink_to("nowhere")
+        assert command("params", "--out", "recipes", "--results", "probes,divergence,mine,linked")[1] == "recipes: 106 files\n"
         assert yaml.safe_load(Path("recipes/probes/cub/mae-b16/cls.json").read_text())["preset"] == "small-sgd"
-
-    def test_makes_folders_of_results(self, command: Any) -> None:
-        Path("probes/cub").mkdir(parents=True)
-        assert command("params", "--out", "recipes", "--results", "probes,divergence")[0] == 0
         assert {path.name for path in Path("probes").iterdir()} == {"cub", "README.md"}
-        assert Path("divergence/README.md").read_text().startswith("Results that `dvc repro` writes to divergence/DATASET")
-
-    def test_a_note_of_somebody_else_stays(self, command: Any) -> None:
-        Path("README.md").write_text("mine\n")
-        Path("probes").mkdir()
-        Path("probes/README.md").symlink_to("nowhere")
-        assert command("params", "--out", "recipes", "--results", ".,probes")[0] == 0
-        assert Path("README.md").read_text() == "mine\n"
-        assert not Path("nowhere").exists()
+        assert "divergence/DATASET" in Path("divergence/README.md").read_text()
+        assert Path("mine/README.md").read_text() == "mine\n"
+        assert not Path("linked/nowhere").exists()

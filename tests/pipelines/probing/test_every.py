@@ -27,15 +27,8 @@ own_heads: {}
 studies: {s: {study: chosen, dataset: d, encoder: enc, joined: enc, heads: {norm: {}}}}
 probe: {on: processes, tasks: 2, seeds: [0], epochs: 2, warmup_epochs: 0, batch_size: 16}
 """
-CALLED = {
-    "probes/d/enc/cls",
-    "probes/d/other/cls",
-    "probes/d/enc/abmilp",
-    "probes/d/other/abmilp",
-    "probes/d/enc/average",
-    "probes/d/other/average",
-    "studies/d/chosen/enc",
-}
+CALLED = {f"probes/d/{encoder}/{head}" for encoder in ("enc", "other") for head in ("cls", "abmilp", "average")}
+CALLED.add("studies/d/chosen/enc")
 
 
 def stages() -> dict[str, Any]:
@@ -86,34 +79,33 @@ def test_runs_are_those_of_the_stages(project: Path) -> None:
     assert runs(study=["s"]) == {"studies/d/chosen/enc"}
 
 
+@pytest.fixture
+def rewritten(project: Path) -> Iterator[Callable[[str, object], None]]:
+    """Writes a file of the project, which is as before in the end."""
+    before = {name: Path(name).read_text() for name in ("params.yaml", "dvc.yaml")}
+    yield lambda name, content: (project / name).write_text(yaml.safe_dump(content)) and None
+    for name, text in before.items():
+        (project / name).write_text(text)
+
+
 def test_heads_of_the_same_sets_share_a_run_unless_a_process_would_have_none(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, rewritten: Callable[[str, object], None]
 ) -> None:
     own = {"aggregator": "own.py:Own"}
-    params = yaml.safe_load(PARAMS) | {
-        "heads": {"abmilp": {}, "average": {}, "wide": {"aggregator": "abmilp", "epochs": 5}, "few": {"k_shot": 2}},
-        "own_heads": {"mine": own, "yours": own},
-    }
-    params["heads"]["few"]["aggregator"] = "average"
-    before = Path("params.yaml").read_text()
-    Path("params.yaml").write_text(yaml.safe_dump(params))
-    try:
-        shared = every_run({"--encoder": ["enc"]}, None, [], lambda n_runs: 1)
-        assert {run.name.removeprefix("probes/d/enc/") for run in shared} == {
-            "cls", "abmilp and 2 more", "few", "mine", "yours", "studies/d/chosen/enc"
-        }  # fmt: skip
-        (run,) = (run for run in shared if "more" in run.name)
-        assert run.arguments[-9:] == (
-            "--head", "abmilp", "--head", "average", "--head", "wide", "--out", "probes/d/enc", "--on", "here"
-        )[-9:]  # fmt: skip
-        assert run.log == project / "probes/d/enc/.runs/abmilp.log"
-        for n_places, n_runs in ((6, 6), (7, 7), (100, 8)):
-            runs = every_run({"--encoder": ["enc"]}, None, [], lambda _, n=n_places: n)
-            assert len(runs) == n_runs
-            heads = [head for run in runs for word, head in pairwise(run.arguments) if word == "--head"]
-            assert sorted(heads) == sorted(["cls", "abmilp", "average", "wide", "few", "mine", "yours"])
-    finally:
-        Path("params.yaml").write_text(before)
+    heads = {"abmilp": {}, "average": {}, "wide": {"aggregator": "abmilp", "epochs": 5}}
+    heads["few"] = {"k_shot": 2, "aggregator": "average"}
+    rewritten("params.yaml", yaml.safe_load(PARAMS) | {"heads": heads, "own_heads": {"mine": own, "yours": own}})
+    shared = every_run({"--encoder": ["enc"]}, None, [], lambda n_runs: 1)
+    names = {"cls", "abmilp and 2 more", "few", "mine", "yours", "studies/d/chosen/enc"}
+    assert {run.name.removeprefix("probes/d/enc/") for run in shared} == names
+    (run,) = (run for run in shared if "more" in run.name)
+    assert " ".join(run.arguments).endswith(" --head abmilp --head average --head wide --out probes/d/enc --on here")
+    assert run.log == project / "probes/d/enc/.runs/abmilp.log"
+    for n_places, n_runs in ((6, 6), (7, 7), (100, 8)):
+        runs = every_run({"--encoder": ["enc"]}, None, [], lambda _, n=n_places: n)
+        assert len(runs) == n_runs
+        trained = [head for run in runs for word, head in pairwise(run.arguments) if word == "--head"]
+        assert sorted(trained) == sorted(["cls", *heads, "mine", "yours"])
 
 
 @pytest.mark.slow
@@ -137,46 +129,37 @@ def test_dvc_finds_them_done(project: Path, beyondcls: Callable[..., str]) -> No
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("--encoder", "end"), "unknown encoder 'end'; did you mean 'enc'? known: enc, other. These are in stages of dvc.yaml"),
-        (("--head", "cls", "--study", "s"), "--study s and --head cls exclude each other"),
-        (("--encoder", "other", "--study", "s"), "no stage of dvc.yaml has --encoder other --study s together; leave out one"),
-        (("--params", "dvc.yaml"), "--params is dvc.yaml, but stages of dvc.yaml take params.yaml; leave it out"),
-        (("--out", "o"), "--out o was given beside --every, whose runs are as dvc.yaml and params.yaml say; leave it out"),
-        (("--epochs", 3), "--epochs 3 was given beside --every"),
-        (("--skip-absent",), "--skip-absent True was given beside --every"),
+        ("--encoder end", "did you mean 'enc'? known: enc, other."),
+        ("--head cls --study s", "--study s and --head cls exclude each other"),
+        ("--encoder other --study s", "no stage of dvc.yaml has --encoder other --study s together"),
+        ("--params dvc.yaml", "--params is dvc.yaml, but stages of dvc.yaml take params.yaml"),
+        ("--out o", "--out o was given beside --every"),
+        ("--epochs 3", "--epochs 3 was given beside --every"),
+        ("--skip-absent", "--skip-absent True was given beside --every"),
+        ("", "--every starts a process for each run itself, and this is one of several"),  # that were started together
     ],
 )
-def test_what_cannot_be(project: Path, given: tuple[object, ...], message: str, beyondcls: Callable[..., str]) -> None:
-    assert message in beyondcls("probe", "--every", *given, fails=True)
-
-
-def test_several_processes_that_were_started_together_do_not_each_start_all(
-    project: Path, beyondcls: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be(
+    project: Path, given: str, message: str, beyondcls: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RANK", "0")
-    assert "--every starts a process for each run itself, and this is one of several" in beyondcls(
-        "probe", "--every", fails=True
-    )
+    if not given:
+        monkeypatch.setenv("RANK", "0")
+    assert message in beyondcls("probe", "--every", *given.split(), fails=True)
 
 
-def test_a_project_is_needed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> str:
-        with pytest.raises(BeyondClsError) as error:
+def test_a_project_is_needed(
+    project: Path, rewritten: Callable[[str, object], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(message: str) -> None:
+        with pytest.raises(BeyondClsError, match=message):
             every_run({}, None, [])
-        return str(error.value)
 
     monkeypatch.chdir(tmp_path)
-    assert (
-        f"there is none in {tmp_path}; give the command in the folder of the project, or give runs by themselves" in refused()
-    )
+    refuses(f"there is none in {tmp_path}; go to the project, or give runs by themselves")
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
-    assert "there is no parameter file 'params.yaml'" in refused()
+    refuses("there is no parameter file 'params.yaml'")
     monkeypatch.chdir(project)
-    before = Path("dvc.yaml").read_text()
-    try:
-        Path("dvc.yaml").write_text("stages: {a: {cmd: beyondcls report}}\n")
-        assert refused().startswith(f"no stage of {project}/dvc.yaml runs `beyondcls probe`; add some to it, or give runs")
-        Path("dvc.yaml").write_text("stages: {a: {cmd: 'beyondcls probe ${none}'}}\n")
-        assert "the pipeline reads ${none}, which params.yaml lacks" in refused()
-    finally:
-        Path("dvc.yaml").write_text(before)
+    rewritten("dvc.yaml", {"stages": {"a": {"cmd": "beyondcls report"}}})
+    refuses(f"no stage of {project}/dvc.yaml runs `beyondcls probe`; add some to it, or give runs")
+    rewritten("dvc.yaml", {"stages": {"a": {"cmd": "beyondcls probe ${none}"}}})
+    refuses(r"the pipeline reads \$\{none\}, which params.yaml lacks")

@@ -33,13 +33,11 @@ def removed(out, heads=("here",), studies=("pair", "other")):
     return names
 
 
-def test_what_the_study_no_longer_has(out):
-    assert removed(out(here={"command": COMMAND}, gone={"command": COMMAND}, absent={"absent": ["cls"]})) == ["absent", "gone"]
-
-
-def test_what_a_study_wrote_that_is_no_more(out):
-    renamed = COMMAND.replace("pair", "pairs")
-    assert removed(out(renamed={"command": renamed}, other={"command": COMMAND.replace("pair", "other")})) == ["renamed"]
+def test_what_the_study_no_longer_has_or_a_study_wrote_that_is_no_more(out):
+    commands = {"here": COMMAND, "gone": COMMAND, "other": COMMAND.replace("pair", "other")}
+    commands["renamed"] = COMMAND.replace("pair", "pairs")
+    written = {name: {"command": command} for name, command in commands.items()}
+    assert removed(out(absent={"absent": ["cls"]}, **written)) == ["absent", "gone", "renamed"]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +50,6 @@ def test_what_is_not_ours_stays(content, out):
 def test_files_of_the_user_stay(out):
     folder = out(gone={"command": COMMAND}) / "gone"
     (folder / "trained/notes.txt").touch()
-    (folder.parent / "readme.txt").touch()
     assert [p.name for p in remove_left_heads(folder.parent, "pair", (), ("pair",))] == ["gone"]
     assert [p.relative_to(folder).as_posix() for p in folder.rglob("*")] == ["trained", "trained/notes.txt"]
 

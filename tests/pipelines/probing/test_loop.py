@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
 from extract.encoders import Encoder, load_encoder
@@ -23,6 +22,7 @@ from probe.result_files import read_result
 from probe.saved import load_probe
 from probe.sources import Source
 from store import BeyondClsError, FeatureStore, StoreError
+from tests.extract.pictures import picture, write_file
 from tests.extract.tiny import Counting, tiny_encoder
 from tests.machines.served import commands_in
 from tests.probe.test_ranks import under_torchrun
@@ -76,6 +76,10 @@ def seen(loop: Loop) -> int:
     return loop.encoder.seen
 
 
+def stored(store: FeatureStore, name: str, view: int = 0, rows: object = slice(None)) -> np.ndarray:
+    return store.array(f"{name}/block1/view{view}").all()[rows]
+
+
 def test_the_nth_epoch_shows_the_nth_crop(loop, stores):
     source, arrays = Source(stores["plain"]), {"patch": "patch/block1/view0", "cls": "cls/block1/view0"}
     arrays |= {"average": "average/block0/view0", "attention/cls": "attention/cls/block1/view0"}
@@ -87,41 +91,40 @@ def test_the_nth_epoch_shows_the_nth_crop(loop, stores):
         shown = list(batches.epoch(seed))
         assert [len(batch["row"]) for batch in shown] == [16, 16, 8]
         joined = {name: torch.cat([batch[name] for batch in shown]).numpy() for name in shown[0]}
-        rows = joined["row"]
-        orders.append(rows.tolist())
-        assert np.array_equal(joined["label"], stores["train"].labels[rows])
-        for name in ("patch", "cls"):
-            stored = stores["train"].array(f"{name}/block1/view{view}").all()
-            np.testing.assert_allclose(joined[name], stored[rows], atol=1e-5)
-        stored = stores["train"].array(f"attention/cls/block1/view{view}").all()
-        np.testing.assert_allclose(joined["attention/cls"], stored[rows], atol=1e-5)
+        orders.append(joined["row"].tolist())
+        assert np.array_equal(joined["label"], stores["train"].labels[joined["row"]])
+        for name in ("patch", "cls", "attention/cls"):
+            np.testing.assert_allclose(joined[name], stored(stores["train"], name, view, joined["row"]), atol=1e-5)
     assert len({tuple(order) for order in orders}) == 3
     assert all(sorted(order) == list(range(N)) for order in orders)
     (judged,) = loop.batches(arrays, source.part(np.arange(5)), 16, CPU, [], (0, 1)).epoch()
     assert judged["row"].tolist() == [0, 1, 2, 3, 4]
-    np.testing.assert_allclose(judged["patch"], stores["plain"].array("patch/block1/view0").all()[:5], atol=1e-5)
+    np.testing.assert_allclose(judged["patch"], stored(stores["plain"], "patch")[:5], atol=1e-5)
 
 
 def test_fresh_crops_have_the_branches_dropped_of_stored_ones(tmp_path, loop, stores, images):
-    stored = extract(
-        tiny_encoder(), images, tmp_path / "dropped", statistics=(), views=3, dtype="float32", shard_rows=32, drop_path=0.5
-    )
-    assert stored is not None
-    dropping = replace(loop, drop_path=0.5)
-    batches = dropping.batches({"patch": "patch/block1/view0"}, Source(stores["plain"]), 16, CPU, [11, 12], (0, 1))
+    kept = {"statistics": (), "dtype": "float32", "shard_rows": 32}
+    dropped = extract(tiny_encoder(), images, tmp_path / "dropped", views=3, drop_path=0.5, **kept)
+    dropping, arrays = replace(loop, drop_path=0.5), {"patch": "patch/block1/view0"}
+    batches = dropping.batches(arrays, Source(stores["plain"]), 16, CPU, [11, 12], (0, 1))
     for view, seed in ((1, 11), (2, 12)):
         for batch in batches.epoch(seed):
-            rows = batch["row"].numpy()
-            np.testing.assert_allclose(batch["patch"], stored.array(f"patch/block1/view{view}").all()[rows], atol=1e-5)
-            assert np.abs(batch["patch"].numpy() - stores["train"].array(f"patch/block1/view{view}").all()[rows]).max() > 0.01
-    (judged,) = dropping.batches(
-        {"patch": "patch/block1/view0"}, Source(stores["plain"]).part(np.arange(5)), 16, CPU, [], (0, 1)
-    ).epoch()
-    np.testing.assert_allclose(judged["patch"], stores["plain"].array("patch/block1/view0").all()[:5], atol=1e-5)
+            patch, rows = batch["patch"].numpy(), batch["row"].numpy()
+            np.testing.assert_allclose(patch, stored(dropped, "patch", view, rows), atol=1e-5)
+            assert np.abs(patch - stored(stores["train"], "patch", view, rows)).max() > 0.01
+    (judged,) = dropping.batches(arrays, Source(stores["plain"]).part(np.arange(5)), 16, CPU, [], (0, 1)).epoch()
+    np.testing.assert_allclose(judged["patch"], stored(stores["plain"], "patch")[:5], atol=1e-5)
     written = probe(stores["plain"], stores["test"], tmp_path / "out", plans("cls"), loop=dropping)["cls"]
     assert written["augmentation"] == {"n_crops": "fresh", "evaluation_view": False, "drop_path": 0.5}
     with pytest.raises(BeyondClsError, match=r"drop_path is 0\.5, but views is 1"):
         replace(loop, drop_path=0.5, fresh=False)
+
+
+def assert_alike(*folders: Path, seed: int = 0, **close: float) -> None:
+    """Check that the heads of two folders have the same parameters."""
+    ours, theirs = (load_probe(folder / f"trained/seed{seed}").state_dict() for folder in folders)
+    for parameter, values in theirs.items():
+        torch.testing.assert_close(ours[parameter], values, **{"rtol": 1e-4, "atol": 1e-5, **close})
 
 
 @pytest.mark.parametrize("order", ["shared", "own"])
@@ -134,11 +137,7 @@ def test_on_evaluation_crops_heads_become_those_of_cached_tokens(tmp_path, loop,
         assert measures["selected"]["candidates"] == cached[name]["selected"]["candidates"]
         assert measures["augmentation"] == cached[name]["augmentation"]
         for seed in (0, 1):
-            ours, theirs = (
-                load_probe(tmp_path / folder / name / f"trained/seed{seed}").state_dict() for folder in ("looped", "cached")
-            )
-            for parameter, values in theirs.items():
-                torch.testing.assert_close(ours[parameter], values, rtol=1e-4, atol=1e-5)
+            assert_alike(tmp_path / "looped" / name, tmp_path / "cached" / name, seed=seed)
         curves = [list(csv.DictReader((tmp_path / f / name / "curves.csv").open())) for f in ("looped", "cached")]
         assert [row["top1"] for row in curves[0]] == [row["top1"] for row in curves[1]]
 
@@ -178,15 +177,12 @@ def test_a_run_that_stops_goes_on_with_the_crops_that_would_have_come(tmp_path, 
     finished = probe(stores["plain"], stores["test"], tmp_path / "out", plans("abmilp"), loop=going_on)
     assert seen(going_on) == (RECIPE.epochs - 1) * N + 4
     assert finished == whole
-    ours, theirs = (load_probe(tmp_path / f / "abmilp/trained/seed0").state_dict() for f in ("out", "whole"))
-    assert all(torch.equal(ours[name], values) for name, values in theirs.items())
-
-
-def test_a_state_on_fresh_crops_is_not_gone_on_with_on_others(tmp_path, loop, stores):
+    assert_alike(tmp_path / "out/abmilp", tmp_path / "whole/abmilp", rtol=0, atol=0)
+    # A state on fresh crops is not gone on with on others.
     with pytest.raises(Stopped):
-        probe(stores["plain"], stores["test"], tmp_path / "out", plans("abmilp"), loop=loop, stops=lambda: True)
+        probe(stores["plain"], stores["test"], tmp_path / "other", plans("abmilp"), loop=loop, stops=lambda: True)
     other = replace(loop, encoder=counting_encoder(), fresh=False)
-    probe(stores["plain"], stores["test"], tmp_path / "out", plans("abmilp"), loop=other)
+    probe(stores["plain"], stores["test"], tmp_path / "other", plans("abmilp"), loop=other)
     assert seen(other) == RECIPE.epochs * N + 4
 
 
@@ -201,18 +197,18 @@ def test_tokens_of_the_training_set_are_not_needed(tmp_path, loop, images, store
     assert ours["abmilp"]["block"] == 1
 
 
-def test_other_images_or_another_encoder_are_refused(loop, stores, images):
-    with pytest.raises(StoreError, match="weights differ"):
-        replace(loop, encoder=tiny_encoder(seed=1))
-    with pytest.raises(StoreError, match="data, n_images differ"):
-        replace(loop, images=ImageSet(images.source, images.samples[: N - 1], images.classes))
+def test_other_images_another_encoder_and_what_concerns_stored_features_are_refused(tmp_path, loop, stores, images):
     other: Encoder = tiny_encoder()
     other.run_with(amp="bf16")
-    with pytest.raises(StoreError, match="compute_dtype differ"):
-        replace(loop, encoder=other)
-
-
-def test_what_concerns_stored_features_is_refused(tmp_path, loop, stores):
+    fewer = ImageSet(images.source, images.samples[: N - 1], images.classes)
+    changes = {
+        "weights": {"encoder": tiny_encoder(seed=1)},
+        "data, n_images": {"images": fewer},
+        "compute_dtype": {"encoder": other},
+    }
+    for differ, change in changes.items():
+        with pytest.raises(StoreError, match=f"{differ} differ"):
+            replace(loop, **change)
     pair = (stores["plain"], stores["test"])
     for given in ({"views": 3}, {"mix_evaluation_view": True}, {"joined": pair}):
         with pytest.raises(BeyondClsError, match=f"{next(iter(given))} is .*, but the encoder is in the loop"):
@@ -221,9 +217,7 @@ def test_what_concerns_stored_features_is_refused(tmp_path, loop, stores):
 
 def test_an_image_that_cannot_be_read_is_named(tmp_path):
     for number in range(4):
-        (tmp_path / f"images/{number % 2}").mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (32, 32), (40 * number, 0, 0)).save(tmp_path / f"images/{number % 2}/{number}.png")
-    (tmp_path / "images/1/3.png").write_bytes(b"no image")
+        write_file(tmp_path / f"images/{number % 2}/{number}.png", picture(number) if number < 3 else b"no image")
     images = open_images(str(tmp_path / "images"))
     store = extract(tiny_encoder(), images, tmp_path / "f", statistics=(), maps=False, on_error="record")
     assert store is not None
@@ -241,20 +235,15 @@ class TestCommand:
     @pytest.fixture(scope="class")
     def sets(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """A folder with images, 30 and 12, features of the quickstart's MAE, and params.yaml."""
-        made = tmp_path_factory.mktemp("sets")
+        made, encoder = tmp_path_factory.mktemp("sets"), load_encoder("quickstart-mae")
         for split, n in (("train", 30), ("test", 12)):
             for number, sample in enumerate(first(split, n).samples):
-                folder = made / "data/pets" / split / str(number % 2)
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / f"{number}.png").write_bytes(sample.read())
-        encoder = load_encoder("quickstart-mae")
-        for split in ("train", "test"):
+                write_file(made / "data/pets" / split / f"{number % 2}/{number}.png", sample.read())
             images = open_images(str(made / "data/pets" / split))
             extract(encoder, images, made / split, statistics=(), maps=False, vectors="only")
-        (made / "params.yaml").write_text(
-            f"data: {made}/data\ndatasets: {{pets: {{}}}}\nencoders: {{quickstart-mae: {{batch_size: 8}}}}\n"
-            "heads: {average: {}}\n"
-        )
+        encoders = "{quickstart-mae: {batch_size: 8}}"
+        text = f"data: {made}/data\ndatasets: {{pets: {{}}}}\nencoders: {encoders}\nheads: {{average: {{}}}}\n"
+        (made / "params.yaml").write_text(text)
         return made
 
     def test_images_by_their_folder_or_of_the_parameter_file(self, beyondcls, sets, tmp_path):
@@ -275,17 +264,16 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("given", "expected"),
         [
-            (("--in-the-loop", "frehs", "--data", "data"), "did you mean 'fresh'?"),
-            (("--data", "data"), "--data data concerns images, but heads train from cached features"),
-            (("--workers", "2"), "--workers 2 concerns images, but heads train from cached features"),
-            (("--in-the-loop", "fresh"), "no images were named for quickstart-mae; give --data, or --dataset NAME"),
-            (("--in-the-loop", "fresh", "--data", "data/pets/test"), "data, n_images differ"),
+            ("--in-the-loop frehs --data data", "'fresh'?"),
+            ("--data data", "--data data concerns images"),
+            ("--workers 2", "--workers 2 concerns images"),
+            ("--in-the-loop fresh", "give --data, or --dataset NAME"),
+            ("--in-the-loop fresh --data SETS/data/pets/test", "data, n_images differ"),
         ],
     )
     def test_what_does_not_fit_is_refused(self, given, expected, beyondcls, sets, tmp_path):
-        given = [sets / word if str(word).startswith("data/") else word for word in given]
         places = ("--features", sets / "train", "--test", sets / "test", "--out", tmp_path / "out", *self.SHORT)
-        assert expected in beyondcls("probe", *given, *places, fails=True)
+        assert expected in beyondcls("probe", *given.replace("SETS", str(sets)).split(), *places, fails=True)
         assert not (tmp_path / "out").exists()
 
 
@@ -300,14 +288,11 @@ def test_two_processes_take_the_steps_of_one(tmp_path, loop, stores):
     alone = probe(stores["plain"], stores["test"], tmp_path / "alone", plans("cls", "abmilp"), loop=loop)
     for name in ("plain", "test"):
         (tmp_path / name).symlink_to(stores[name].path)
-    with commands_in(
-        tmp_path / "bin", packages=("torch._dynamo", "torch.distributed.run", "pytest", "timm", "zarr")
-    ) as commands:
+    packages = ("torch._dynamo", "torch.distributed.run", "pytest", "timm", "zarr")
+    with commands_in(tmp_path / "bin", packages=packages) as commands:
         module = "tests.pipelines.probing.test_loop"
         code, shown = under_torchrun("probe_in_ranks", tmp_path, python=commands / "python", module=module)
     assert code == 0, shown
     for name, measures in alone.items():
         assert read_result(tmp_path / "out" / name / "metrics.json")["top1"] == measures["top1"]
-        ours, theirs = (load_probe(tmp_path / f / name / "trained/seed1").state_dict() for f in ("out", "alone"))
-        for parameter, values in theirs.items():
-            torch.testing.assert_close(ours[parameter], values, rtol=1e-4, atol=1e-5)
+        assert_alike(tmp_path / "out" / name, tmp_path / "alone" / name, seed=1)

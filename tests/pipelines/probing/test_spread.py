@@ -85,36 +85,25 @@ def test_one_head_is_computed_by_this_process_and_several_are_so_together(
     sets: list[FeatureStore], project: Callable[[str], Path], beyondcls: Callable[..., str]
 ) -> None:
     short = ("--device", "cpu", "--epochs", 1, "--warmup-epochs", 0)
-    given = ("probe", "--features", sets[0].path, "--test", sets[1].path, *short)
+    given = ("probe", "--features", sets[0].path, "--test", sets[1].path, *short, "--head", "cls")
     folder = project("one")
-    assert "features read once for cls" in beyondcls(*given, "--head", "cls", "--out", "cls", "--on", "processes")
-    assert "for cls, average" in beyondcls(*given, "--head", "cls", "--head", "average", "--out", "b", "--on", "here")
+    assert "features read once for cls" in beyondcls(*given, "--out", "cls", "--on", "processes")
+    assert "for cls, average" in beyondcls(*given, "--head", "average", "--out", "b", "--on", "here")
     assert not list(folder.rglob(".runs"))
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("--out", "o"), "--features and --test are missing: give feature sets as --features and --test, and a folder"),
-        (("--features", "f", "--test", "t"), "--out is missing: give"),
-        (("--head", "cls", "--head", "cls", "--tasks", 2), "--head cls was given twice; under another name, --head NAME=cls"),
-        (("--head", "a.py:Mine", "--head", "b.py:Mine", "--tasks", 2), "two heads are named 'Mine'; give one of them"),
-        (("--on", "slrm"), "unknown engine 'slrm'; did you mean 'slurm'?"),
+        ("--out o", "--features and --test are missing"),
+        ("--features f --test t", "--out is missing"),
+        ("--head cls --head cls --tasks 2", "--head NAME=cls"),
+        ("--head a.py:Mine --head b.py:Mine --tasks 2", "two heads are named 'Mine'"),
+        ("--on slrm", "'slurm'?"),
+        ("--params params.yaml", "probe.tasks is 'many', expected a whole number"),
     ],
 )
-def test_what_cannot_be(
-    given: tuple[object, ...],
-    message: str,
-    project: Callable[[str], Path],
-    beyondcls: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PATH", str(project("none")))
-    places = () if "missing" in message else ("--features", "f", "--test", "t", "--out", "o")
-    assert message in beyondcls("probe", *places, *given, fails=True)
-
-
-def test_values_in_the_file_that_cannot_be(project: Callable[[str], Path], beyondcls: Callable[..., str]) -> None:
+def test_what_cannot_be(given: str, message: str, project: Callable[[str], Path], beyondcls: Callable[..., str]) -> None:
     (project("wrong") / "params.yaml").write_text("cls_heads: {cls: {}}\nprobe: {tasks: many}\n")
-    for command in (("probe", "--features", "f", "--test", "t", "--out", "o"), ("params", "--head", "cls")):
-        assert "probe.tasks is 'many', expected a whole number" in beyondcls(*command, "--params", "params.yaml", fails=True)
+    places = "" if "missing" in message else "--features f --test t --out o"
+    assert message in beyondcls("probe", *places.split(), *given.split(), fails=True)

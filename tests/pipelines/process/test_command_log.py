@@ -25,11 +25,6 @@ def logs(tmp_path, monkeypatch):
     return tmp_path / "logs"
 
 
-def test_no_test_writes_to_the_folder_of_the_one_who_runs_it():
-    assert os.environ["BEYONDCLS_LOG"] == ""
-    assert folder_of_logs() is None
-
-
 def test_a_command_that_fails(command, logs):
     assert command(*COMMAND)[0] == 1
     (file,) = logs.iterdir()
@@ -55,11 +50,9 @@ def test_an_unforeseen_error_names_the_log(command, logs, monkeypatch):
         warnings.simplefilter("always")
         status, _, err = command(*COMMAND)
     (file,) = logs.iterdir()
-    assert err.endswith(f"shows the traceback, and {file} has it)\n")
-    text = file.read_text()
-    assert "note: which may matter\n" in text
-    assert "RuntimeError: a is 3\n\nerror: RuntimeError" in text
-    assert f"with status {status} " in text
+    assert str(file) in err.splitlines()[-1]
+    for words in ("note: which may matter\n", "RuntimeError: a is 3\n\nerror: RuntimeError", f"with status {status} "):
+        assert words in file.read_text()
 
 
 def test_what_is_drawn_again_and_again_is_not_copied(logs, capsys):
@@ -87,8 +80,7 @@ def test_logs_that_cannot_be_kept_stop_nothing(command, monkeypatch, tmp_path):
     monkeypatch.setenv("BEYONDCLS_LOG", str(tmp_path / "file"))
     status, _, err = command("params", "--help-me")
     assert status == 2
-    assert err.startswith("note: no log is kept of this command (")
-    assert "; BEYONDCLS_LOG names another folder for logs, or is empty for none\n" in err
+    assert re.match("note: no log is kept of this command .* BEYONDCLS_LOG", err)
 
 
 def test_the_last_ones_stay_and_those_of_a_day(logs, monkeypatch):
@@ -105,7 +97,9 @@ def test_the_last_ones_stay_and_those_of_a_day(logs, monkeypatch):
     assert {file.name for file in logs.iterdir()} == {"notes.txt", names[1], *names[4:], log.file.name}
 
 
-def test_the_default_folder_is_the_users(monkeypatch, tmp_path):
+def test_the_default_folder_is_the_users_and_that_of_tests_none(monkeypatch, tmp_path):
+    assert os.environ["BEYONDCLS_LOG"] == ""
+    assert folder_of_logs() is None
     monkeypatch.delenv("BEYONDCLS_LOG")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", "relative, which the standard says to ignore")
