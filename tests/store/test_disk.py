@@ -5,6 +5,7 @@ import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from store import StoreError
 from store.places import LocalFolder, disk
 from store.places.disk import write_synced
 from store.places.place import ALIGNMENT, aligned_memory, is_aligned
+from tests.store.test_writing import before_call
 
 
 def test_a_file_is_replaced_not_changed(tmp_path: Path) -> None:
@@ -41,32 +43,15 @@ def test_a_link_to_what_a_symlink_means(tmp_path: Path) -> None:
     assert (tmp_path / "target").stat().st_ino == (tmp_path / "cached").stat().st_ino
 
 
-def _no_link(*_: object) -> None:
-    raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-
-@pytest.mark.parametrize("system", ["renameat2", "refused", "none"])
-def test_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str) -> None:
-    class Libc:
-        if system == "refused":
-            renameat2 = staticmethod(lambda *_: -1)
-
-    if system != "renameat2":
-        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
-    one, other = tmp_path / "one", tmp_path / "sub" / "other"
-    for folder in (one, other):
-        folder.mkdir(parents=True)
-        (folder / "name").write_text(folder.name)
-    disk.exchange(one, other)
-    assert ((one / "name").read_text(), (other / "name").read_text()) == ("other", "one")
-    assert sorted(p.name for p in (tmp_path / "sub").iterdir()) == ["other"]
+def refuse(code: int) -> NoReturn:
+    raise OSError(code, os.strerror(code))
 
 
 @pytest.mark.parametrize("linked", [True, False])
 def test_a_name_that_is_taken_stays(linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where files cannot be linked."""
     if not linked:
-        monkeypatch.setattr(os, "link", _refuse)
+        monkeypatch.setattr(os, "link", lambda *_: refuse(errno.EPERM))
     for content in (b"first", b"second"):
         (tmp_path / "unnamed").write_bytes(content)
         assert disk.place_file(tmp_path / "unnamed", tmp_path / "folder/name") == (content == b"first")
@@ -77,8 +62,19 @@ def test_a_name_that_is_taken_stays(linked: bool, tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "other").exists()
 
 
-def _refuse(*_: object) -> None:
-    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+@pytest.mark.parametrize(
+    "libc", [None, SimpleNamespace(renameat2=lambda *_: -1), SimpleNamespace()], ids=["", "refused", "none"]
+)
+def test_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, libc: SimpleNamespace | None) -> None:
+    if libc is not None:
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: libc)
+    one, other = tmp_path / "one", tmp_path / "sub" / "other"
+    for folder in (one, other):
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(folder.name)
+    disk.exchange(one, other)
+    assert ((one / "name").read_text(), (other / "name").read_text()) == ("other", "one")
+    assert sorted(p.name for p in (tmp_path / "sub").iterdir()) == ["other"]
 
 
 def test_where_results_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,13 +105,7 @@ def _short_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "DIRECT_NBYTES", STEP)
 
 
-def _part(nbytes: int, aligned: bool, seed: int) -> memoryview:
-    memory = aligned_memory(nbytes + ALIGNMENT)
-    view = memory[:nbytes] if aligned else memory[24 : 24 + nbytes]
-    view[:] = np.random.default_rng(seed).bytes(nbytes)
-    return view
-
-
+@pytest.mark.parametrize("is_direct", [True, False])
 @pytest.mark.parametrize(
     "parts",
     [
@@ -131,72 +121,50 @@ def _part(nbytes: int, aligned: bool, seed: int) -> memoryview:
     ],
     ids=str,
 )
-def test_same_bytes(parts: list[tuple[int, bool]], tmp_path: Path) -> None:
-    views = [_part(nbytes, aligned, i) for i, (nbytes, aligned) in enumerate(parts)]
-    assert all(is_aligned(view) == aligned for view, (nbytes, aligned) in zip(views, parts, strict=True) if nbytes)
-    write_synced(tmp_path / "file", iter(views), direct=True)
-    assert (tmp_path / "file").read_bytes() == b"".join(views)
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_it_is_direct_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags, real = [], os.open
+def test_the_same_bytes(
+    parts: list[tuple[int, bool]], is_direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the page cache must be used, as on a memory file system."""
+    views, flags, real = [], list[int](), os.open
+    for i, (nbytes, aligned) in enumerate(parts):
+        memory = aligned_memory(nbytes + ALIGNMENT)
+        views.append(memory[:nbytes] if aligned else memory[24 : 24 + nbytes])
+        views[-1][:] = np.random.default_rng(i).bytes(nbytes)
+        assert is_aligned(views[-1]) == (aligned and nbytes > 0)
 
     def opened(path: str, given: int, *mode: int) -> int:
-        flags.append(given)
+        if given & os.O_DIRECT and not is_direct:
+            refuse(errno.EINVAL)
+        flags.append(given & os.O_DIRECT)
         return real(path, given, *mode)
 
     with monkeypatch.context() as patch:  # pytest removes tmp_path before it undoes the patches of a fixture that came first
         patch.setattr(os, "open", opened)
-        write_synced(tmp_path / "file", [bytes(3 * STEP)], direct=True)
-        assert flags[0] & os.O_DIRECT
-        write_synced(tmp_path / "file", [bytes(3 * STEP)])
-    assert sum(bool(given & os.O_DIRECT) for given in flags) == 1
-
-
-def test_without_direct_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a memory file system: the page cache is used."""
-    real = os.open
-
-    def refusing(path: str, flags: int, *mode: int) -> int:
-        if flags & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return real(path, flags, *mode)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refusing)
-        write_synced(tmp_path / "file", [b"x" * (STEP + 1)], direct=True)
-    assert (tmp_path / "file").read_bytes() == b"x" * (STEP + 1)
+        write_synced(tmp_path / "file", iter(views), direct=True)
+        write_synced(tmp_path / "other", [])
+    assert list(map(bool, flags)) == [is_direct, False]
+    assert (tmp_path / "file").read_bytes() == b"".join(views)
+    assert sorted(os.listdir(tmp_path)) == ["file", "other"]
 
 
 @pytest.mark.parametrize("at", [0, 1, 3])
 def test_full_disk(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, real = iter(range(100)), os.write
-
-    def write(descriptor: int, view: memoryview) -> int:
-        if next(calls) == at:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, view)
-
-    monkeypatch.setattr(os, "write", write)
+    before_call(at, lambda: refuse(errno.ENOSPC), monkeypatch, os, "write")
     with pytest.raises(OSError, match="No space left"):
-        write_synced(tmp_path / "file", [_part(5 * STEP, False, 0)], direct=True)
+        write_synced(tmp_path / "file", [bytes(5 * STEP + 1)], direct=True)
     assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_that_another_process_makes_and_removes_meanwhile_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, make = list[str](), os.mkdir
+    with monkeypatch.context() as patch:
 
-    def after_another(path: Path, mode: int) -> None:
-        made.append(path.name)
-        if made.count(path.name) == 1:
-            raise FileExistsError(errno.EEXIST, "File exists", str(path))
-        make(path, mode)
+        def exists() -> None:
+            raise FileExistsError(errno.EEXIST, "File exists", str(tmp_path / "a"))
 
-    monkeypatch.setattr(os, "mkdir", after_another)
-    disk.make_folder(tmp_path / "a/b")
+        before_call(1, exists, patch, os, "mkdir")
+        disk.make_folder(tmp_path / "a/b")
     assert (tmp_path / "a/b").is_dir()
     (tmp_path / "file").touch()
     for folder in ("file", "file/c"):
