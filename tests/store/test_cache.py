@@ -5,9 +5,9 @@ import fcntl
 import os
 import pickle
 import shutil
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from store.places.object_store import ObjectStore
 from tests.forked import CONTEXT, start
 from tests.store.conftest import flip, same, values, write
 from tests.store.service import Service
+from tests.store.test_full_disk import Limited
 
 WIDE = "patch/block5/view0"
 N, SHARD = 300, 96  # four shards, the last one short
@@ -115,6 +116,9 @@ def test_a_set_larger_than_the_cache(sets: list[Path], tmp_path: Path) -> None:
         assert used(cache.folder) <= bound
     assert served[1] == served[2] < array.nbytes - 2 * WHOLE + 10_000
     assert used(cache.folder) >= 2 * WHOLE
+    del store, array  # it is used no more
+    DiskCache(tmp_path, WHOLE + 10_000)  # a smaller bound than last time
+    assert 0 < used(tmp_path) <= WHOLE + 10_000
 
 
 def test_a_set_that_nobody_uses_makes_room(sets: list[Path], tmp_path: Path) -> None:
@@ -140,12 +144,6 @@ def test_a_set_that_nobody_uses_makes_room(sets: list[Path], tmp_path: Path) -> 
     assert Service.nbytes() > 0
 
 
-def test_a_smaller_bound_than_last_time(sets: list[Path], tmp_path: Path) -> None:
-    opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch").all()
-    DiskCache(tmp_path, 2 * WHOLE)
-    assert 0 < used(tmp_path) <= 2 * WHOLE
-
-
 @pytest.mark.parametrize("damage", ["flipped", "digest", "last", "cut", "longer", "empty", "gone"])
 def test_a_damaged_shard_is_fetched_again(sets: list[Path], tmp_path: Path, damage: str) -> None:
     opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch").all()
@@ -159,10 +157,13 @@ def test_a_damaged_shard_is_fetched_again(sets: list[Path], tmp_path: Path, dama
         shard.unlink()
     Service.reset()
     array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
-    for _ in range(2):
-        assert same(array.all(), expected(sets[0]))
+    for again in (array, array, pickle.loads(pickle.dumps(array))):  # as sent to another process
+        assert same(again.all(), expected(sets[0]))
     assert Service.nbytes() == WHOLE
     assert shard.read_bytes() == content
+    for shard in shards(tmp_path):  # they go while they are used
+        shard.unlink()
+    assert same(array.all(), expected(sets[0]))
 
 
 def test_damage_of_the_original_is_an_error(sets: list[Path], tmp_path: Path) -> None:
@@ -171,14 +172,6 @@ def test_damage_of_the_original_is_an_error(sets: list[Path], tmp_path: Path) ->
     for _ in range(2):
         with pytest.raises(StoreError, match="is damaged"):
             array.all()
-
-
-def test_a_shard_that_goes_while_it_is_used(sets: list[Path], tmp_path: Path) -> None:
-    array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
-    array.all()
-    for shard in shards(tmp_path):
-        shard.unlink()
-    assert same(array.all(), expected(sets[0]))
 
 
 def test_another_set_at_the_same_place(sets: list[Path], tmp_path: Path) -> None:
@@ -210,15 +203,11 @@ def test_a_local_set_has_no_use_for_it(sets: list[Path], tmp_path: Path) -> None
 
 
 def test_threads_share_a_fetch(sets: list[Path], tmp_path: Path) -> None:
-    Service.delay = 0.05
     array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
     Service.reset()
     Service.delay = 0.05
-    threads = [threading.Thread(target=array.rows, args=([i],)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda i: array.rows([i]), range(8)))
     assert len(Service.data()) == 1
 
 
@@ -245,17 +234,8 @@ def test_no_bytes_or_no_folder(tmp_path: Path, name: str, nbytes: int, message: 
 
 def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Said once, and reading goes on."""
-    cache, write_, n = DiskCache(tmp_path, PLENTY), os.write, 0
-
-    def full(descriptor: int, data: Any) -> int:
-        nonlocal n
-        n += 1
-        if n > 5:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write_(descriptor, data[:1000])
-
-    array = opened(sets[0], cache).tokens("patch")
-    monkeypatch.setattr("store.places.cache.os.write", full)
+    array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
+    monkeypatch.setattr(os, "write", Limited("write", 1, errno.ENOSPC))
     with pytest.warns(RuntimeWarning, match=r"keeps nothing more \(No space left on device\); reading goes on") as warned:
         read = [array.all() for _ in range(2)]
     assert len(warned) == 1
@@ -318,15 +298,6 @@ def test_killed_while_it_writes(sets: list[Path], tmp_path: Path, n: int) -> Non
     DiskCache(tmp_path, PLENTY)
     assert not list(tmp_path.glob(f"*/*{PARTIAL}"))
     assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
-
-
-def test_sent_to_another_process(sets: list[Path], tmp_path: Path) -> None:
-    array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
-    array.all()
-    again = pickle.loads(pickle.dumps(array))
-    Service.reset()
-    assert same(again.all(), expected(sets[0]))
-    assert Service.nbytes() == 0
 
 
 def test_a_set_read_for_long_was_used_lately(sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
