@@ -1,8 +1,8 @@
 """Label maps and instances in a feature set: as they were given, image by image, and what is wrong is refused."""
 
-import pickle
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
+from torch.utils.data import DataLoader, Dataset
 
 from store import FeatureStore, FeatureWriter, StoreError, verify
 from store.exchange import EXCHANGES
 from store.exchange.exchange import WRITTEN
 from store.format import layout
-from store.format.array import ArrayReader
 from store.moving.receipt import Receipt
 from store.moving.transfer import upload
 from store.truths import Instance, rle
-from store.truths.reading import TruthColumns
+from store.truths.reading import Segmentation, TruthColumns
 from store.writing.shard import salvage
 from tests.features import write_features
 from tests.folders import files
+from tests.forked import CONTEXT
 from tests.store.exported import export, import_as
 from tests.truths import instances_of, with_truths
 
@@ -68,10 +69,6 @@ def test_instances(store: FeatureStore) -> None:
     assert truths.of(1).boxes.dtype == np.float32
 
 
-def test_a_reader_can_be_sent_to_another_process(store: FeatureStore) -> None:
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(store.segmentation)).label_map(2), MAPS[2])
-
-
 def test_boxes_alone(tmp_path: Path) -> None:
     boxes = [[Instance(0, (1, 2, 3, 4.5), 6.0, True)], [], [Instance(1, (0, 0, 1, 1), 1.0)]]
     plain = write_features(tmp_path / "plain", n=3)
@@ -81,10 +78,7 @@ def test_boxes_alone(tmp_path: Path) -> None:
     assert len(stored.instances.of(1)) == 0
     with pytest.raises(StoreError, match="have boxes, and no masks"):
         image.masks()
-
-
-def test_no_instance_at_all(tmp_path: Path) -> None:
-    stored = with_truths(write_features(tmp_path / "plain", n=3), tmp_path / "set", instances=[[], [], []])
+    stored = with_truths(plain, tmp_path / "none", instances=[[], [], []])
     assert [len(stored.instances.of(row)) for row in range(3)] == [0, 0, 0]
 
 
@@ -118,44 +112,26 @@ def test_grid(store: FeatureStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        ("segmentation/first", lambda values: values[::-1].copy(), "first does not ascend from 0"),
-        ("segmentation/first", lambda values: values[[0, 2, 1, 3, 4, 5]], "first does not ascend from 0"),
-        ("segmentation/first", lambda values: np.concatenate([[1], values[1:]]), "first does not ascend from 0"),
-        ("segmentation/label", lambda values: values + 9, "labels 9 to 11 for 3 classes"),
-        ("segmentation/label", lambda values: values + 1, "labels 1 to 3 for 3 classes"),
-        ("segmentation/label", lambda values: values - 1, "labels -1 to 1 for 3 classes"),
-        ("segmentation/label", lambda values: values[:-1], r"label is \[\d+\] int32, expected"),
-        ("segmentation/counts", lambda values: values[:-1], r"start ends at \d+, expected the \d+ bytes of counts"),
-        ("segmentation/start", lambda values: values.astype(np.int32), "start is .* int32, expected .* int64"),
+        ("first", lambda values: values[::-1].copy(), "first does not ascend from 0"),
+        ("first", lambda values: values[[0, 2, 1, 3, 4, 5]], "first does not ascend from 0"),
+        ("first", lambda values: np.concatenate([[1], values[1:]]), "first does not ascend from 0"),
+        ("label", lambda values: values + 9, "labels 9 to 11 for 3 classes"),
+        ("label", lambda values: values + 1, "labels 1 to 3 for 3 classes"),
+        ("label", lambda values: values - 1, "labels -1 to 1 for 3 classes"),
+        ("label", lambda values: values[:-1], r"label is \[\d+\] int32, expected"),
+        ("label", None, r"label is missing, expected \[\d+\] int32; extract the truths again"),
+        ("counts", lambda values: values[:-1], r"start ends at \d+, expected the \d+ bytes of counts"),
+        ("start", lambda values: values.astype(np.int32), "start is .* int32, expected .* int64"),
     ],
 )
-def test_columns_that_do_not_fit(
-    store: FeatureStore, monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any, message: str
-) -> None:
-    array = store.arrays[f"images/{name}"]
-    values = wrong(array.all())
-
-    class Wrong(ArrayReader):
-        shape, dtype = values.shape, values.dtype
-
-        def __init__(self) -> None:
-            pass
-
-        def all(self) -> np.ndarray:
-            return values
-
-    monkeypatch.setitem(store.arrays, array.name, Wrong())
-    monkeypatch.delitem(store.__dict__, "segmentation", raising=False)
+def test_columns_that_do_not_fit(store: FeatureStore, name: str, wrong: Any, message: str) -> None:
+    arrays: dict[str, Any] = {**store.arrays}
+    array = arrays.pop(f"images/segmentation/{name}")
+    if wrong is not None:
+        values = wrong(array.all())
+        arrays[array.name] = SimpleNamespace(shape=values.shape, dtype=values.dtype, all=lambda: values)
     with pytest.raises(StoreError, match=message):
-        _ = store.segmentation
-
-
-def test_a_column_that_is_missing(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    others = {name: array for name, array in store.arrays.items() if name != "images/segmentation/label"}
-    monkeypatch.setattr(store, "arrays", others)
-    monkeypatch.delitem(store.__dict__, "segmentation", raising=False)
-    with pytest.raises(StoreError, match=r"label is missing, expected \[\d+\] int32; extract the truths again"):
-        _ = store.segmentation
+        Segmentation("one", arrays, CLASSES, store.array)
 
 
 def test_the_digest_is_of_all_that_they_are() -> None:
@@ -219,6 +195,13 @@ class TestRunLengths:
             np.testing.assert_array_equal(drawn.T, np.where(mask, 5, -1))
             assert rle.area(counts, size) == mask.sum()
 
+    @given(arrays_of.arrays(np.int16, st.tuples(st.integers(0, 8), st.integers(1, 6)), elements=st.integers(-1, 3)))
+    def test_labels_are_encoded_as_their_masks(self, label_map: np.ndarray) -> None:
+        """In one pass."""
+        labels = np.unique(label_map[label_map >= 0])
+        masks = rle.encode(label_map == labels[:, None, None])
+        assert rle.encode_labels(label_map) == list(zip(labels.tolist(), masks, strict=True))
+
     def test_long_runs(self) -> None:
         mask = np.zeros((1, 3000, 2000), bool)
         mask[0, 2999, 1999] = mask[0, 5, 1000] = True
@@ -252,6 +235,33 @@ class TestRunLengths:
         (counts,) = rle.encode(np.ones((1, 4, 5), bool))
         with pytest.raises(StoreError, match="they are of 20 pixels, expected 30"):
             rle.decode(counts, (6, 5))
+
+
+class Images(Dataset[Any]):
+    """Label map, boxes, classes and masks of each image of a feature set."""
+
+    def __init__(self, store: FeatureStore):
+        self.segmentation, self.instances = store.segmentation, store.instances
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, ...]:
+        objects = self.instances.of(row)
+        return self.segmentation.label_map(row), objects.boxes, objects.labels, objects.masks()
+
+
+@pytest.mark.parametrize(("context", "workers"), [("fork", 2), (CONTEXT, 1)])
+def test_workers_of_a_data_loader(context: Any, workers: int, store: FeatureStore) -> None:
+    """One kind is a fork of this process, the other is sent what it reads, and opens files itself."""
+    images = Images(FeatureStore.open(store.path))
+    images[0]  # files are open in this process when the others begin
+    loader = DataLoader(images, None, num_workers=workers, multiprocessing_context=context)
+    for row, read in enumerate(loader):
+        for ours, theirs in zip(images[row], read, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(read[0], MAPS[row])
+    assert row == N - 1
 
 
 class TestAsPartOfTheSet:

@@ -63,12 +63,6 @@ def test_labels_of_patches(label_map: np.ndarray, crop: np.ndarray, flip: bool, 
     assert patch_labels(label_map, crop, flip, size, grid).tolist() == expected
 
 
-def test_void_is_the_last_to_win() -> None:
-    for shown, expected in (([-1, 0], 0), ([2, 1], 1), ([-1, -1, 3], -1), ([-1, -1], -1)):
-        label_map = np.array([shown], np.int16)
-        assert patch_labels(label_map, (0, 0, len(shown), 1), False, label_map.shape, (1, 1)).tolist() == [expected]
-
-
 def test_a_centre_between_two_pixels_is_of_the_latter() -> None:
     """Exactly, where the seventh tenth of 90 would be rounded to less than 63."""
     label_map = np.arange(90, dtype=np.int16)[None]
