@@ -123,18 +123,13 @@ class Claims:
             if unit in self.held:
                 self._past.append(self.held.pop(unit))
 
-    def close(self, is_over: bool = False) -> None:
-        """Give up all units; a claim that cannot be removed ends by itself.
-
-        Args:
-            is_over: whoever has published the set removes all claims.
-        """
+    def close(self) -> None:
+        """Give up all units; a claim that cannot be removed ends by itself."""
         self._ended.set()
         if self._renewing is not None:
             self._renewing.join()
-        if not is_over:
-            with suppress(StoreError):
-                self._place.remove([*self.held.values(), *self._past])
+        with suppress(StoreError):
+            self._place.remove([*self.held.values(), *self._past])
         self.held.clear()
 
     def _renew(self) -> None:

@@ -3,13 +3,12 @@
 import contextlib
 import errno
 import os
-import random
 import re
 import secrets
 import shutil
 import time
+import uuid
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -150,14 +149,8 @@ def discard_records(place: SharedPlace) -> None:
     place.remove([HEADER] if HEADER in names else [])
     if isinstance(place, LocalFolder):
         shutil.rmtree(place.folder / WRITING, ignore_errors=True)
-        return
-    # All tasks of a set come here at once, and services remove slowly: each takes a few that it draws, then looks what is left.
-    n = 64
-    while left := names - {HEADER}:
-        place.remove(random.sample(sorted(left), min(n, len(left))))
-        names, n = set(place.times(WRITING)), 2 * n
-        if len(names - {HEADER}) >= len(left):  # the service removes nothing, or a claim came once more
-            break
+    else:
+        place.remove(sorted(names - {HEADER}))
 
 
 def discard(folder: Path) -> None:
@@ -298,26 +291,18 @@ class InFolder:
         with contextlib.suppress(OSError):  # something is staged there
             self.staging.parent.rmdir()
 
-    @contextlib.contextmanager
-    def reporting(self, needed: int) -> Iterator[None]:
-        """Turn a lack of space into a message; `needed`: bytes that are still to be written."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in disk.NO_SPACE:
-                raise
-            raise StoreError(
-                f"no space left while writing {self.path}: what is written is safe in {self.staging}; {needed / 1e9:.3g} GB "
-                f"more are needed, {disk.room_left(error, self.path.parent)}, and give the same command again"
-            ) from error
-
 
 class InObjectStore:
     """As `InFolder`, at its final address, where the group's zarr.json, which is written last, makes it a feature set."""
 
     def __init__(self, place: ObjectStore, key: str):
-        if not place.can_create:
-            raise StoreError(f"{place.url} is of no service that writes a file only where there is none; give --out, a folder")
+        root = ObjectStore(place.url.rpartition("/")[0])  # in the set, a task that finishes it could remove the file
+        if not root.creates_once(f".beyondcls-{uuid.uuid4().hex}"):
+            raise StoreError(
+                f"{place.url} is of a service that may write a file where there is one (it ignores If-None-Match: *), so tasks "
+                "could overwrite each other's; extract to a folder, which several tasks must share, and send it from there: "
+                "`beyondcls store push`"
+            )
         self.place, self.where, self._key = place, place.url, key
 
     def is_published(self) -> bool:
@@ -342,8 +327,6 @@ class InObjectStore:
         discard_records(self.place)
 
     def tidy(self) -> None:
-        if self.is_published():
+        # All tasks of a set come here at once, and services remove slowly: who has published it, or a later one, does that.
+        if self.is_published() and self.place.content_now(HEADER) is not None:
             discard_records(self.place)
-
-    def reporting(self, needed: int) -> AbstractContextManager[None]:
-        return nullcontext()
