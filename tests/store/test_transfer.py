@@ -75,7 +75,7 @@ def upload_until_killed(path: Path, address: str) -> None:
 
 
 def pull_until_killed(path: Path, out: Path, n: int) -> None:
-    kill_after(n, (transfer, "write_file"), (os, "rename"), (shutil, "rmtree"))
+    kill_after(n, (LocalFolder, "put"), (transfer, "write_file"), (os, "rename"), (shutil, "rmtree"))
     pull(str(path), out)
 
 
@@ -280,7 +280,7 @@ class TestPull:
     def test_too_little_space(self, shared: str, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = namedtuple("usage", "total used free")
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 1000))
-        with pytest.raises(StoreError, match=r"GB are to be fetched to .*, 1e-06 GB are free there"):
+        with pytest.raises(StoreError, match=r"GB are to be written to .*, 1e-06 GB are free there"):
             pull(shared, out)
 
     def test_two_at_a_time(self, shared: str, store: FeatureStore, out: Path) -> None:
