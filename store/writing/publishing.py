@@ -303,7 +303,7 @@ class InObjectStore:
                 "could overwrite each other's; extract to a folder, which several tasks must share, and send it from there: "
                 "`beyondcls store push`"
             )
-        self.place, self.where, self._key = place, place.url, key
+        self.place, self.where, self._key, self._is_begun = place, place.url, key, False
 
     def is_published(self) -> bool:
         """Whether the finished set is there; a StoreError if another one is."""
@@ -322,11 +322,12 @@ class InObjectStore:
                 f"{self.where} holds {len(foreign)} files that do not belong to this set, first {foreign[0]}; "
                 "was it begun with other shards? Remove them, or choose another root"
             )
+        self._is_begun = True
 
     def publish(self) -> None:
         discard_records(self.place)
 
     def tidy(self) -> None:
-        # All tasks of a set come here at once, and services remove slowly: who has published it, or a later one, does that.
-        if self.is_published() and self.place.content_now(HEADER) is not None:
+        # All tasks of a set come here at once, and services remove slowly: who has published it, or finds it finished, does it.
+        if not self._is_begun and self.is_published():
             discard_records(self.place)

@@ -104,8 +104,8 @@ class FeatureWriter:
     def close(self) -> None:
         """Let other writers go on at once. What is written stays."""
         self._claims.close()
-        if self._published:  # records that came late
-            self.place.remove(list(map(record_name, self._records)))
+        if self._published:  # what came late
+            self.place.remove([HEADER, *map(record_name, self._records)])
         self.destination.tidy()
 
     @contextmanager
