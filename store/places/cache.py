@@ -71,8 +71,7 @@ class DiskCache:
 
         def kept() -> LocalShard | None:
             with contextlib.suppress(OSError):
-                if path.stat().st_size == nbytes:
-                    return LocalShard(path, direct)
+                return LocalShard(path, direct) if _has_size(path, nbytes) else None
             return None
 
         with self._mutex:
@@ -95,12 +94,19 @@ class DiskCache:
     def _keep(self, path: Path, nbytes: int, fetch: Callable[[], Iterable[memoryview]]) -> None:
         """Write a shard where there is room for it, all or nothing; or wait until another process has."""
         partial = path.with_name(f"{path.name}{PARTIAL}")
-        while (reserved := self._reserve(path, partial, nbytes)) is not None:
-            descriptor, is_ours = reserved
+        while not _has_size(path, nbytes):
+            descriptor = open_own(partial, os.O_RDWR | os.O_CREAT)
             try:
-                if not is_ours:
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # until it is closed there
-                    continue
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # until it is closed, here or in another process that fetches it
+                with self.locked():
+                    if not partial.exists() or not os.path.samestat(os.fstat(descriptor), partial.stat()):
+                        continue  # that process is done with it
+                    path.unlink(missing_ok=True)
+                    os.ftruncate(descriptor, 0)
+                    if not self._make_room(nbytes):
+                        partial.unlink()
+                        return
+                    os.ftruncate(descriptor, nbytes)
                 for piece in fetch():
                     while len(piece):
                         piece = piece[os.write(descriptor, piece) :]
@@ -113,29 +119,6 @@ class DiskCache:
                 raise
             finally:
                 os.close(descriptor)
-
-    def _reserve(self, path: Path, partial: Path, nbytes: int) -> tuple[int, bool] | None:
-        """A descriptor of the partial file, which has its size and is locked until it is closed; and whether it is ours.
-
-        None if the shard is there, or there is no room for it.
-        """
-        with self.locked():
-            if path.exists() and path.stat().st_size == nbytes:
-                return None
-            if partial.exists() and not _is_unlocked(partial):
-                return os.open(partial, os.O_RDONLY), False
-            for left in (path, partial):
-                left.unlink(missing_ok=True)
-            if not self._make_room(nbytes):
-                return None
-            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                os.ftruncate(descriptor, nbytes)
-            except OSError:
-                os.close(descriptor)
-                raise
-            return descriptor, True
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -246,6 +229,10 @@ class CachedShard(ShardFile):
 
             self._file = self._kept.cache.shard(self._kept.file(self._name), nbytes, fetched, self._direct) or self._remote
         return self._file
+
+
+def _has_size(path: Path, nbytes: int) -> bool:
+    return path.exists() and path.stat().st_size == nbytes
 
 
 def _is_unlocked(path: Path) -> bool:
