@@ -243,7 +243,9 @@ class InFolder:
             content = disk.content_of(self.path / "zarr.json")
             if content is not None and content != self._found.content and key_in(content) == self._key:
                 return True
-            if not (taken := self._folders_taken()):
+            # Folders of this set that a process was about to publish.
+            folders = self.staging.parent.glob(f"{self.staging.name}.*{PUBLISHING}")
+            if not (taken := [folder for folder in folders if (folder / HEADER).is_file()]):
                 return False
             waited = time.monotonic() - began
             if waited > claims.SECONDS or (waited > LOOKS_S and not any(map(_is_at_work, taken))):
@@ -256,10 +258,6 @@ class InFolder:
                 with contextlib.suppress(OSError):  # another was faster
                     os.rename(left, self.staging)
         return False
-
-    def _folders_taken(self) -> list[Path]:
-        """Folders of this set that a process was about to publish."""
-        return [f for f in self.staging.parent.glob(f"{self.staging.name}.*{PUBLISHING}") if (f / HEADER).is_file()]
 
     def begin(self, files: Collection[str]) -> None:
         """Prepare the place for a set of these files."""

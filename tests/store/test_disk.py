@@ -147,14 +147,6 @@ def test_the_same_bytes(
     assert sorted(os.listdir(tmp_path)) == ["file", "other"]
 
 
-@pytest.mark.parametrize("at", [0, 1, 3])
-def test_full_disk(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before_call(at, lambda: refuse(errno.ENOSPC), monkeypatch, os, "write")
-    with pytest.raises(OSError, match="No space left"):
-        write_synced(tmp_path / "file", [bytes(5 * STEP + 1)], direct=True)
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_folder_that_another_process_makes_and_removes_meanwhile_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
