@@ -136,7 +136,8 @@ class DiskCache:
         for entry in os.scandir(self.folder):
             if entry.is_dir(follow_symlinks=False):
                 files = {Path(file.path): file.stat().st_size for file in os.scandir(entry.path)}
-                for left in [file for file in files if file.name.endswith(PARTIAL) and _is_unlocked(file)]:
+                # One without a byte has just been made, and is about to be locked.
+                for left in [f for f, size in files.items() if f.name.endswith(PARTIAL) and size and _is_unlocked(f)]:
                     left.unlink(missing_ok=True)
                     del files[left]
                 with contextlib.suppress(FileNotFoundError):
@@ -232,7 +233,9 @@ class CachedShard(ShardFile):
 
 
 def _has_size(path: Path, nbytes: int) -> bool:
-    return path.exists() and path.stat().st_size == nbytes
+    with contextlib.suppress(OSError):
+        return path.stat().st_size == nbytes
+    return False
 
 
 def _is_unlocked(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A finished set takes its place without removing anything that its run did not find there when it began."""
+"""A finished set, or another result, takes its place without removing anything that its run did not find there at first."""
 
 import contextlib
 import ctypes
@@ -14,6 +14,7 @@ from store.places import disk
 from store.places.disk import content_of, exchange
 from store.writing import claims, publishing
 from store.writing.publishing import discard_staging, refused_sets
+from store.writing.results import ResultFolder
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES
 from tests.store.test_writing import before_call, interrupt
@@ -246,3 +247,61 @@ def test_cleaning_leaves_files_of_others(path: Path) -> None:
         with pytest.raises(StoreError):
             clean()
         assert files(staging) == {"notes.txt": b"mine"}
+
+
+EARLIER = ("mark.json", "heads/*.json", "table.csv")
+MINE = {"heads/notes.txt": b"mine", "notes.txt": b"mine"}
+
+
+def write_result(place: ResultFolder, content: dict[str, bytes]) -> None:
+    with place.written() as folder:
+        (folder / "heads").mkdir()
+        for name, data in content.items():
+            (folder / name).write_bytes(data)
+
+
+def first_result(folder: Path) -> ResultFolder:
+    place = ResultFolder(folder, "mark.json", EARLIER)
+    write_result(place, {"mark.json": b"1", "heads/a.json": b"1", "table.csv": b"1"})
+    return place
+
+
+@pytest.mark.usefixtures("system")
+def test_an_earlier_result_is_replaced_and_other_files_stay(tmp_path: Path) -> None:
+    first_result(out := tmp_path / "out")
+    for name, content in MINE.items():
+        (out / name).write_bytes(content)
+    os.link(out / "table.csv", tmp_path / "cached")  # as DVC's cache may
+    for new in ({"mark.json": b"2", "heads/b.json": b"2"}, {"mark.json": b"2", "table.csv": b"3"}):
+        write_result(ResultFolder(out, "mark.json", EARLIER), new)
+        assert files(out) == MINE | new
+    assert (tmp_path / "cached").read_bytes() == b"1"
+    with pytest.raises(FileNotFoundError):
+        write_result(ResultFolder(out, "mark.json"), {"none/x": b""})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cached", "out"], "nothing is left of one that failed"
+
+
+@pytest.mark.usefixtures("system")
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        first_result,
+        lambda folder: write_result(first_result(folder), {"mark.json": b"3"}),
+        lambda folder: (folder.mkdir(), (folder / "mark.json").touch()),
+    ],
+    ids=["one", "two", "no result"],
+)
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_result_that_came_meanwhile_is_not(meanwhile: Callable[[Path], object], begun: bool, tmp_path: Path) -> None:
+    out, new = tmp_path / "out", {"mark.json": b"2", "heads/b.json": b"2"}
+    if begun:
+        write_result(ResultFolder(out, "mark.json"), {"mark.json": b"0"})
+    place = ResultFolder(out, "mark.json", EARLIER)
+    shutil.rmtree(out, ignore_errors=True)
+    meanwhile(out)
+    before = files(out)
+    with pytest.raises(StoreError, match=r"that of this run is in .*\.unfinished/out\."):
+        write_result(place, new)
+    assert files(out) == before
+    (kept,) = (tmp_path / ".unfinished").iterdir()
+    assert files(kept) == new
