@@ -21,7 +21,7 @@ from store.places.disk import exchange, existing_folder, remove_partials, sync_f
 from store.places.object_store import ObjectStore
 from store.places.place import aligned_memory, map_parallel
 from store.writing.claims import alone
-from store.writing.publishing import Found, check_own, discard, discard_records, publish
+from store.writing.publishing import Found, check_names, check_own, discard, discard_records, publish
 from store.writing.shard import is_whole
 
 PULLED = ".pull"  # folder next to the sets, for what is being fetched
@@ -180,11 +180,7 @@ def upload(store: FeatureStore, address: str, progress: Progress | None = None) 
     largest = max(expected.values())
     expected |= {name: len(text) for name, text in small.items()}
     present = place.sizes().keys()
-    if foreign := sorted(name for name in present - expected.keys() - {"zarr.json"} if not is_of_writers(name)):
-        raise StoreError(
-            f"{address} holds {len(foreign)} files that do not belong to this set, first {foreign[0]}; "
-            "did an upload with other shards stop there? Remove them, or choose another root"
-        )
+    check_names(address, present, {*expected, "zarr.json"})
     _copy(list(source.arrays.values()), place, place.writers(largest), progress or (lambda n: None))
     differing = [name for name in small if place.content(name) != small[name]]
     deque(map_parallel(lambda name: place.put(name, [small[name]], len(small[name])), differing, AT_ONCE), maxlen=0)

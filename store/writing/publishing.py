@@ -167,6 +167,15 @@ def check_own(folder: Path, kind: str = "") -> None:
         raise StoreError(f"{folder / kind} would be removed, with files of others ({strangers}); move them away, and try again")
 
 
+def check_names(address: str, names: Iterable[str], files: Collection[str]) -> None:
+    """See that all that is at an address is of a set of these files, or of its writers."""
+    if strangers := sorted(name for name in names if name not in files and not is_of_writers(name)):
+        raise StoreError(
+            f"{address} holds {len(strangers)} files that do not belong to this set, first {strangers[0]}; was it begun with "
+            "other shards? Remove them, or choose another root"
+        )
+
+
 def _discard(folder: Path, path: Path) -> None:
     """Remove a set that another has replaced at `path`."""
     if (folder / BY_GIT).is_file():
@@ -315,11 +324,7 @@ class InObjectStore:
         there = self.place.sizes().keys()
         if "zarr.json" in there:  # another has just published it
             raise FileNotFoundError(self.where)
-        if foreign := sorted(name for name in there - set(files) if not is_of_writers(name)):
-            raise StoreError(
-                f"{self.where} holds {len(foreign)} files that do not belong to this set, first {foreign[0]}; "
-                "was it begun with other shards? Remove them, or choose another root"
-            )
+        check_names(self.where, there, files)
         self._is_begun = True
 
     def publish(self) -> None:
