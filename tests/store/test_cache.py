@@ -132,10 +132,8 @@ def test_a_set_that_nobody_uses_makes_room(sets: list[Path], tmp_path: Path) -> 
         del store
     in_use = opened(sets[1], cache)  # used longest ago, but now again
     os.utime(tmp_path / kept[1] / "in-use", (-5, -5))
-    had = len(shards(tmp_path / kept[1] / ".."))
     opened(sets[2], cache).tokens("patch").all()
     assert used(tmp_path) <= bound
-    assert had == len(shards(tmp_path / kept[1] / "..")) or used(tmp_path / kept[0] / "..") <= bound
     Service.reset()
     assert same(in_use.tokens("patch").all(), expected(sets[1]))
     assert same(opened(sets[2], cache).tokens("patch").all(), expected(sets[2]))

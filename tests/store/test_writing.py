@@ -185,6 +185,21 @@ class TestInterrupted:
         assert n > 30
         check(path, whole[LEAN])
 
+    def test_records_are_listed_before_shards(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However a folder gives its entries: else a unit that is written meanwhile would seem to lack its shards."""
+        walk = os.walk
+
+        def backwards(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+            for found in walk(top):
+                found[1].sort(reverse=True)
+                yield found
+
+        with begin(tmp_path / "set", LEAN) as writer, monkeypatch.context() as patch:
+            LEAN.write(writer, 0)
+            patch.setattr(os, "walk", backwards)
+            names = list(writer.place.sizes())
+        assert names == sorted(names, key=lambda name: not name.startswith(WRITING))
+
     def test_a_recorded_shard_that_was_removed_is_written_again(self, where: Where, whole: Any) -> None:
         with begin(where, LEAN) as writer:
             LEAN.write(writer, 0)
@@ -199,28 +214,6 @@ class TestInterrupted:
             LEAN.write(writer, 0)
         upload(FeatureStore.open(LEAN.make(tmp_path / "one")), address)
         assert content(address) == whole[LEAN]
-
-    def test_a_unit_that_is_written_while_another_task_begins(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Records are listed before shards, however a folder gives its entries: else it would seem to lack them."""
-        real, walked = os.walk, []
-        with begin(tmp_path / "set", LEAN) as one:
-
-            def backwards(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-                for above, folders, names in real(top):
-                    folders.sort(reverse=True)
-                    walked.append(Path(above).name)
-                    if walked[-1] == WRITING:
-                        LEAN.write(one, 0)
-                    yield above, folders, names
-
-            LEAN.write(one, 1)
-            with monkeypatch.context() as patch:
-                patch.setattr(os, "walk", backwards)
-                sizes = one.place.sizes()
-            assert WRITING in walked
-            for unit in (0, 1):
-                is_there = all(layout.file(unit) in sizes for layout in LEAN.layouts)
-                assert is_there or record_name(unit) not in sizes
 
 
 class TestSeveral:
