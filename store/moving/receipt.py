@@ -93,11 +93,9 @@ class Receipt:
         try:
             content = json.loads(Path(path).read_bytes())
         except OSError as error:
-            raise StoreError(
-                f"there is no receipt {str(path)!r} ({error.strerror}); get it with git or `dvc pull {path}`, or extract again"
-            ) from error
+            raise StoreError(f"there is no receipt {path} ({error.strerror}); `dvc pull {path}`, or extract again") from error
         except (ValueError, RecursionError) as error:
-            raise StoreError(f"{path} is not JSON ({error}); get the receipt again, or extract again") from error
+            raise StoreError(f"{path} is not JSON ({error}); get it again, or extract again") from error
         version = content.get("format_version") if isinstance(content, dict) else None
         if type(version) is int and version != FORMAT_VERSION:
             raise StoreError(other_version(path, version, FORMAT_VERSION, "extract again"))
@@ -108,9 +106,7 @@ class Receipt:
                     raise ValueError(f"nbytes of {name} is {array.nbytes}, its shards have {total}")
             return receipt
         except ValueError as error:
-            raise StoreError(
-                f"{path} is not a receipt of a feature set ({error}); get the receipt again, or extract again"
-            ) from error
+            raise StoreError(f"{path} is no receipt of a feature set ({error}); get it again, or extract again") from error
 
     def check(self, store: FeatureStore, whole: bool = False) -> None:
         """Make sure that an opened set is the one of this receipt, by what was listed when it was opened; no shard is read.

@@ -60,9 +60,7 @@ class DiskCache:
         try:
             yield
         except OSError as error:
-            raise StoreError(
-                f"{self.folder} cannot be used as a disk cache ({error.strerror}); give another folder, or no cache"
-            ) from error
+            raise StoreError(f"{self.folder} cannot be a disk cache ({error.strerror}); give another, or none") from error
 
     def shard(
         self, path: Path, nbytes: int, fetch: Callable[[], Iterable[memoryview]], direct: bool | None

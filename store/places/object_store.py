@@ -65,9 +65,7 @@ class ObjectStore(Place):
         if self._protocol in BUCKETS and "@" in url.split("/")[2]:
             why = "a bucket has no user or password; the service's own configuration holds them"
         if why:
-            raise StoreError(
-                f"{url} is no place of feature sets: {why}; name a folder, or an address such as s3://bucket/features"
-            )
+            raise StoreError(f"{url} is no place of feature sets: {why}; name a folder, or e.g. s3://bucket/features")
         is_s3 = self._protocol in ("s3", "s3a")
         try:
             options: dict[str, Any] = {}

@@ -210,10 +210,7 @@ def alone(path: Path, resource: str) -> Iterator[None]:
                 continue
             seen = claims.seen.get(0)
             if seen is not None and (is_of_here(seen.content) or seen.since > began + LOOK_S):  # at work, or it was renewed
-                raise BusyError(
-                    f"{resource} is being written by {holder(place) or 'another process'}; wait until it has finished, or stop "
-                    "it and give this command again"
-                )
+                raise BusyError(f"{resource} is being written by {holder(place) or 'another process'}; wait for it, or stop it")
             time.sleep(LOOK_S)
         yield
     finally:

@@ -373,7 +373,7 @@ class FeatureWriter:
                 break
             if missing := self.missing_units():
                 raise StoreError(
-                    f"{self.destination.where}: {len(missing)} of {self.n_units} units are not written yet, first {missing[0]}"
+                    f"{self.destination.where}: {len(missing)} of {self.n_units} units are missing, first {missing[0]}"
                 )
             try:
                 with self._reporting(0):

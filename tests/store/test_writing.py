@@ -270,7 +270,7 @@ class TestSeveral:
             assert not one.claim(1), "it has its record"
             TINY.write(one, 0)
             TINY.write(one, 2)
-            with pytest.raises(StoreError, match="1 of 4 units are not written yet, first 3"):
+            with pytest.raises(StoreError, match="1 of 4 units are missing, first 3"):
                 one.finish(ATTRIBUTES)
             assert other.wait_for_others() == [3]
             assert other.claim(3)
@@ -478,7 +478,7 @@ class TestWhatIsThere:
                 LEAN.write(other, unit)
             assert one.wait_for_others() == []
             one.place.remove([record_name(1)])
-            with pytest.raises(StoreError, match="1 of 2 units are not written yet, first 1"):
+            with pytest.raises(StoreError, match="1 of 2 units are missing, first 1"):
                 one.finish(ATTRIBUTES)
             LEAN.write(one, 1)
             one.finish(ATTRIBUTES)
@@ -487,7 +487,7 @@ class TestWhatIsThere:
     def test_missing_units_and_lost_shards(self, where: Where, whole: Any) -> None:
         with begin(where, LEAN) as writer:
             LEAN.write(writer, 1)
-            with pytest.raises(StoreError, match="1 of 2 units are not written yet, first 0"):
+            with pytest.raises(StoreError, match="1 of 2 units are missing, first 0"):
                 writer.finish(ATTRIBUTES)
             LEAN.write(writer, 0)
             damages: list[Callable[[], None]] = [lambda: writer.place.remove(["images/label/c/1"])]
