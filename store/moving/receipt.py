@@ -131,11 +131,9 @@ class Receipt:
             if name not in self.arrays:
                 raise StoreError(f"{store.place.address(name)} is not in the receipt; {remedy}")
             ours, theirs, at = self.arrays[name], ArrayReceipt.from_array(array), store.place.address(name)
-            if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
-                said = f"{list(ours.shape)} {ours.dtype}"
-                raise StoreError(f"{at} is {list(theirs.shape)} {theirs.dtype}, its receipt says {said}; {remedy}")
-            if len(ours.shards) != len(theirs.shards):
-                raise StoreError(f"{at} has {len(theirs.shards)} shards, its receipt {len(ours.shards)}; {remedy}")
+            said, found = (f"{list(one.shape)} {one.dtype} in {len(one.shards)} shards" for one in (ours, theirs))
+            if said != found:
+                raise StoreError(f"{at} is {found}, its receipt says {said}; {remedy}")
             for shard, (expected, actual) in enumerate(zip(ours.shards, theirs.shards, strict=True)):
                 file = store.place.address(array.layout.file(shard))
                 if expected != actual:
