@@ -37,11 +37,8 @@ def test_the_same_set_has_the_same_receipt_anywhere(receipt: Receipt, written: P
 
 
 def test_no_shard_is_read(receipt: Receipt, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a shard was read")
-
     for method in ("fetch", "fetch_into", "_open_shard", "tail"):
-        monkeypatch.setattr(ArrayReader, method, refuse)
+        monkeypatch.setattr(ArrayReader, method, None)
     store = FeatureStore.open(written)
     assert Receipt.from_store(store) == receipt
     receipt.check(store, whole=True)
@@ -104,8 +101,8 @@ def test_a_receipt_that_does_not_fit_its_own_digest(receipt: Receipt, written: P
             wrong.check(store)
 
 
-WRONG = (None, True, -1, 1.5, "../../etc", "F" * 32, [], ["2"], {}, {"../x": {}}, {"/etc/x": {}})
-RIGHT = {"encoder": WRONG[4:6], "dtype": WRONG[4:6], "shape": ([],), "arrays": ({},)}  # some of these, in some fields
+WRONG = (None, True, -1, 1.5, "../../etc", "F" * 32, "0" * 33, [], ["2"], {}, {"../x": {}}, {"/etc/x": {}})
+RIGHT = {"encoder": WRONG[4:7], "dtype": WRONG[4:7], "shape": ([],), "arrays": ({},)}  # some of these, in some fields
 
 
 def variants(value: Any, name: str = "") -> Iterator[Any]:

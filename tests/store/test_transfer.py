@@ -1,5 +1,6 @@
 """Copies of feature sets: the same bytes after any interruption, and no damaged or foreign byte."""
 
+import errno
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from store import FeatureStore, StoreError
 from store.format.unfinished import is_stub, write_stub
@@ -25,6 +27,7 @@ from store.writing.claims import alone
 from tests.folders import files
 from tests.forked import kill_after, status
 from tests.store.conftest import flip, layouts, values, write
+from tests.store.test_disk import refuse
 from tests.store.test_writing import before_call, content
 
 
@@ -51,16 +54,12 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def fail() -> None:
-    raise StoreError("the network is gone")
-
-
 def upload_a_part(n: int, path: Path, address: str) -> dict[str, bytes]:
     """What is there when the upload of a file after the first n has failed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("store.places.object_store.AT_ONCE", 1)
-        before_call(n, fail, patch, type(place_at(address)), "put")
-        with pytest.raises(StoreError, match="the network is gone"):
+        before_call(n, lambda: refuse(errno.ENETDOWN), patch, type(place_at(address)), "put")
+        with pytest.raises(OSError, match="Network is down"):
             upload(FeatureStore.open(path), address)
     with pytest.raises(StoreError, match=r"is not a feature set: it has no zarr\.json"):
         FeatureStore.open(address)
@@ -151,12 +150,8 @@ class TestUpload:
         (tmp_path / "file").write_text("")
         with pytest.raises(StoreError, match=r"cannot be written: .*; another kind of file has this name"):
             upload(store, str(tmp_path / "file" / "one"))
-
-        def refuse(*_: object, **__: object) -> None:
-            raise PermissionError("403 Forbidden")
-
-        monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", refuse)
-        with pytest.raises(StoreError, match="cannot be written: 403 Forbidden; check the network, your credentials"):
+        monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda *_, **__: refuse(errno.EACCES))
+        with pytest.raises(StoreError, match=r"cannot be written: .*Permission denied; check the network, your credentials"):
             upload(store, "memory://nobody/one")
 
     def test_killed(self, store: FeatureStore, tmp_path: Path) -> None:

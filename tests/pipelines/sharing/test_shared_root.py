@@ -14,12 +14,14 @@ import pytest
 from extract.datasets import open_images
 from extract.encoders import load_encoder
 from extract.run import extract
+from pipelines.sharing import publish
 from store import FeatureStore, StoreError
 from store.format.layout import KINDS
 from store.format.unfinished import is_stub, write_stub
 from store.moving.receipt import Receipt
 from store.moving.transfer import upload
 from store.places import place_at
+from store.places.disk import write_file
 from store.places.object_store import ObjectStore
 from store.writing.claims import BusyError, alone
 from tests import forked
@@ -27,7 +29,7 @@ from tests.extract.pictures import samples, write_tar
 from tests.folders import files
 from tests.pipelines.test_extract import ENCODER
 from tests.s3 import ignoring_conditions, served
-from tests.store.test_writing import content
+from tests.store.test_writing import before_call, content
 from tests.store.tiny import Tiny
 
 N = 70
@@ -352,14 +354,8 @@ def test_one_task_publishes(project, root, local, beyondcls):
 @pytest.mark.parametrize("name", ["features/tiny-test/mine.txt", "receipts/tiny-test.json"])
 def test_what_comes_while_the_set_is_extracted_stays(name, project, root, beyondcls, monkeypatch):
     mine = project / name
-
-    def late(*arguments):
-        mine.parent.mkdir(parents=True, exist_ok=True)
-        mine.write_text("mine")
-        return alone(*arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.sharing.publish.alone", late)
+        before_call(0, lambda: write_file(mine, [b"mine"]), patch, publish, "alone")
         beyondcls(*extraction("test"), fails=True)
     assert mine.read_text() == "mine"
     assert not (project / "features/tiny-test/zarr.json").exists()
