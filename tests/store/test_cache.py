@@ -6,9 +6,10 @@ import os
 import pickle
 import shutil
 import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 from typing import Any
 
@@ -246,10 +247,13 @@ def cached_patch(path: Path, folder: Path, bound: int) -> ArrayReader:
     return opened(path, DiskCache(folder, bound), verify="never").tokens("patch")
 
 
-def read_thrice(path: Path, folder: Path, bound: int) -> None:
+def read_thrice(path: Path, folder: Path, bound: int, begin: Barrier) -> None:
     array = cached_patch(path, folder, bound)
-    for _ in range(3):
-        assert same(array.all(), expected(path))
+    begin.wait()
+    Service.delay = 0.05  # so that they meet
+    with warnings.catch_warnings(action="error"):
+        for _ in range(3):
+            assert same(array.all(), expected(path))
 
 
 def hang_in_a_write(path: Path, folder: Path, n: int, written: Event) -> None:
@@ -272,7 +276,8 @@ def hang_in_a_write(path: Path, folder: Path, n: int, written: Event) -> None:
 @pytest.mark.parametrize("bound", [PLENTY, 2 * WHOLE + 9_000])
 def test_several_processes(sets: list[Path], tmp_path: Path, bound: int) -> None:
     DiskCache(tmp_path, bound)
-    children, most = [start(read_thrice, sets[i], tmp_path, bound) for i in (0, 0, 1)], 0
+    begin, most = CONTEXT.Barrier(3), 0
+    children = [start(read_thrice, sets[i], tmp_path, bound, begin) for i in (0, 0, 1)]
     while any(child.is_alive() for child in children):
         most = max(most, used(tmp_path))
         time.sleep(0.002)  # the lock is theirs meanwhile

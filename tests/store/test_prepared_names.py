@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -213,3 +213,14 @@ def test_a_writer_leaves_nothing_of_a_killed_one(tmp_path: Path) -> None:
         assert "0 of 2 units done" in staged.state()
     store = write(tmp_path / "one")
     assert not list(store.path.rglob(f"*{PARTIAL}"))
+
+
+def test_a_file_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"half"
+        raise StoreError("damaged")
+
+    (tmp_path / "x").write_text("before")
+    with pytest.raises(StoreError, match="damaged"):
+        write_file(tmp_path / "x", parts())
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("x", "before")]
