@@ -87,12 +87,12 @@ def _check_publishing(name: str, folder: Path, source: str) -> Finding:
 
 def _check_conditional_writes(root: str, source: str) -> Finding:
     """Whether an object store can be listed, and refuses to write what is there: a file is written twice, and removed."""
-    from store.places.object_store import ObjectStore
+    from store.places.object_store import ObjectStore, honours_condition
 
     place = ObjectStore(root)
     found = f"{root}{source} can be listed (entries: {len(place.names()):,})"
     try:
-        if place.creates_once(f"{PREFIX}{uuid.uuid4().hex}"):
+        if place.can_create and honours_condition(place, f"{PREFIX}{uuid.uuid4().hex}"):
             return Finding("store.root", "ok", f"{found} and refuses to write what is there: tasks can write straight to it")
     except StoreError as error:
         remedy = "see that the bucket is there; probing may work, to extract ask its owner for access"

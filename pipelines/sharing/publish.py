@@ -18,7 +18,7 @@ from store.moving.receipt import CHECK, Receipt
 from store.moving.transfer import upload
 from store.places import LocalFolder, is_remote, place_at
 from store.places.disk import write_file
-from store.places.object_store import ObjectStore
+from store.places.object_store import ObjectStore, honours_condition
 from store.writing.claims import BusyError, alone
 from store.writing.publishing import discard, staging_of
 
@@ -50,15 +50,7 @@ def destination(places: Places, out: Path, key: str, takes_over: bool = False) -
     if not is_remote(address):
         return Path(address)
     begun = scratch.is_dir() or staging_of(scratch, key).is_dir() or place_at(address).content("zarr.json") is not None
-    if not (takes_over or begun):
-        if ObjectStore(str(places.root)).creates_once(f".beyondcls-{uuid.uuid4().hex}"):
-            return address
-        typer.echo(
-            f"note: {places.shown} has no writing of a file only where there is none: the set is written to {scratch.parent} "
-            "first, and sent from there; several tasks must have that folder in common",
-            err=True,
-        )
-    return scratch
+    return address if not (takes_over or begun) and writes_conditionally(places, scratch.parent) else scratch
 
 
 def _check_vacant(places: Places, out: Path) -> None:
@@ -69,6 +61,27 @@ def _check_vacant(places: Places, out: Path) -> None:
             f"`beyondcls store push {out}`, or remove it first; or let the sets of this project stay here: "
             f"`store: {{ root: {PROJECT} }}` in the parameter file"
         )
+
+
+def writes_conditionally(places: Places, folder: Path) -> bool:
+    """Whether tasks can write straight to a root in an object store; says so if they cannot.
+
+    Args:
+        folder: what they use instead, for the message.
+
+    Raises:
+        StoreError: nobody can write there.
+    """
+    assert places.root is not None
+    place = ObjectStore(places.root)
+    if place.can_create and honours_condition(place, f".beyondcls-{uuid.uuid4().hex}"):
+        return True
+    typer.echo(
+        f"note: {places.shown} has no writing of a file only where there is none: the set is written to {folder} first, and "
+        "sent from there; several tasks must have that folder in common",
+        err=True,
+    )
+    return False
 
 
 def _finished_set(places: Places, out: Path, key: str) -> FeatureStore | None:

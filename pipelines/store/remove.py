@@ -91,7 +91,9 @@ def check_removable(folder: Path, feature_set: Path, named: Path | None = None) 
     """Refuse to remove a folder, which was `named` so, that is being written, or also holds files of others."""
     for staged in staged_in(feature_set.parent):
         if staged.feature_set == feature_set and (writer := staged.writer):  # of an extension with another key, too
-            raise StoreError(f"{feature_set} is being written by {writer}; wait for it, or stop it")
+            raise StoreError(
+                f"{feature_set} is being written by {writer}; wait until it has finished, or stop it, and try again"
+            )
     if (other := next(foreign(folder), None)) is not None:
         other = (named or folder) / other.relative_to(folder)
         raise StoreError(f"{other} does not belong to a feature set; move it away first, then remove {named or folder}")

@@ -16,12 +16,12 @@ from store.format.layout import GROUP, KINDS, groups_of, kind_of
 from store.format.reader import FeatureStore
 from store.format.unfinished import holds_only, is_of_writers
 from store.moving.receipt import Receipt
-from store.places import LocalFolder, SharedPlace, place_at
-from store.places.disk import exchange, existing_folder, remove_partials, sync_folder, write_file
+from store.places import LocalFolder, place_at
+from store.places.disk import exchange, remove_partials, sync_folder, write_file
 from store.places.object_store import ObjectStore
 from store.places.place import aligned_memory, map_parallel
 from store.writing.claims import alone
-from store.writing.publishing import Found, check_names, check_own, discard, discard_records, publish
+from store.writing.publishing import Found, check_own, discard, discard_records, publish
 from store.writing.shard import is_whole
 
 PULLED = ".pull"  # folder next to the sets, for what is being fetched
@@ -59,7 +59,7 @@ def pull(address: str, folder: Path, kinds: Sequence[str] | None = None, progres
     fetched = [kind for kind in chosen if kind not in present]
     staging = folder.parent / PULLED / f"{folder.name}-{source.spec.key}"
     with alone(staging, str(folder)):
-        _copy(missing, LocalFolder(staging), AT_ONCE, progress)
+        _fetch(missing, staging, progress)
         progress(sum(shard["nbytes"] for array in arrays if array not in missing for shard in array.shards))
         for kind in set(KINDS) - set(fetched):  # which an earlier fetch has left
             shutil.rmtree(staging / kind, ignore_errors=True)
@@ -105,34 +105,38 @@ def _present_kinds(folder: Path, source: FeatureStore) -> set[str]:
     return {kind for kind in present if (folder / kind / "zarr.json").is_file()}
 
 
-def _copy(arrays: Sequence[ArrayReader], place: SharedPlace, at_once: int, progress: Progress) -> None:
-    """Copy the shards of arrays that are not there yet, several at a time."""
-    shards = [(array, shard) for array in arrays for shard in range(array.layout.n_shards)]
-
-    def is_there(item: tuple[ArrayReader, int]) -> bool:
-        array, shard = item
-        return is_whole(place, array.layout, shard, array.shards[shard]["xxh3_128"])
-
-    lacking = [one for one, there in zip(shards, map_parallel(is_there, shards, AT_ONCE), strict=True) if not there]
-    nbytes, todo_nbytes = (sum(array.layout.nbytes(shard) for array, shard in some) for some in (shards, lacking))
-    progress(nbytes - todo_nbytes)
-    if isinstance(place, LocalFolder) and todo_nbytes > (free := shutil.disk_usage(existing_folder(place.folder)).free):
+def _fetch(arrays: Sequence[ArrayReader], staging: Path, progress: Progress) -> None:
+    todo, place = [], place_at(staging)
+    for array in arrays:
+        for shard in range(array.layout.n_shards):
+            if is_whole(place, array.layout, shard, array.shards[shard]["xxh3_128"]):
+                progress(array.layout.nbytes(shard))
+            else:
+                todo.append((array, shard))
+    todo_nbytes = sum(array.layout.nbytes(shard) for array, shard in todo)
+    if todo_nbytes > (free := shutil.disk_usage(next(f for f in staging.absolute().parents if f.exists())).free):
         raise StoreError(
-            f"{todo_nbytes / 1e9:.3g} GB are to be written to {place.folder.parent}, {free / 1e9:.3g} GB are free there; free "
-            "some, name another folder, or fetch fewer kinds with --kinds"
+            f"{todo_nbytes / 1e9:.3g} GB are to be fetched to {staging.parent}, {free / 1e9:.3g} GB are free there; free some, "
+            "fetch fewer kinds with --kinds, or name another folder with --to"
         )
 
-    def copy(item: tuple[ArrayReader, int]) -> None:
+    def fetch(item: tuple[ArrayReader, int]) -> None:
         array, shard = item
 
-        def reported() -> Iterator[memoryview | bytes]:
+        def reported_pieces() -> Iterator[memoryview | bytes]:
             for piece in pieces(array, shard):
                 yield piece
                 progress(len(piece))
 
-        place.put(array.layout.file(shard), reported(), array.layout.nbytes(shard))
+        try:
+            write_file(staging / array.layout.file(shard), reported_pieces())
+        except OSError as error:
+            raise StoreError(
+                f"{staging / array.layout.file(shard)} cannot be written ({error.strerror}); free some space, and give the "
+                "command again: it goes on where it was"
+            ) from error
 
-    deque(map_parallel(copy, lacking, at_once), maxlen=0)
+    deque(map_parallel(fetch, todo, AT_ONCE), maxlen=0)
 
 
 def _metadata_files(store: FeatureStore, kinds: Sequence[str] = KINDS) -> dict[str, bytes]:
@@ -170,18 +174,30 @@ def upload(store: FeatureStore, address: str, progress: Progress | None = None) 
     Raises:
         StoreError: arrays are missing or damaged; the address holds another set or foreign files; or writing fails.
     """
-    source = FeatureStore.open(store.path, verify="always")
+    source, report = FeatureStore.open(store.path, verify="always"), progress or (lambda n: None)
     receipt, content = Receipt.from_store(source), source.place.content("zarr.json") or b""
     place = place_at(address)
     if (uploaded := place.content("zarr.json")) not in (None, content):
         raise StoreError(f"{address} holds another feature set, or one that was changed; remove it, or choose another root")
-    small, layouts = _metadata_files(source), [array.layout for array in source.arrays.values()]
-    expected = {layout.file(shard): layout.nbytes(shard) for layout in layouts for shard in range(layout.n_shards)}
-    largest = max(expected.values())
+    small = _metadata_files(source)
+    shards = [(array, shard) for array in source.arrays.values() for shard in range(array.layout.n_shards)]
+    expected = {array.layout.file(shard): array.layout.nbytes(shard) for array, shard in shards}
     expected |= {name: len(text) for name, text in small.items()}
     present = place.sizes().keys()
-    check_names(address, present, {*expected, "zarr.json"})
-    _copy(list(source.arrays.values()), place, place.writers(largest), progress or (lambda n: None))
+    if foreign := sorted(name for name in present - expected.keys() - {"zarr.json"} if not is_of_writers(name)):
+        raise StoreError(
+            f"{address} holds {len(foreign)} files that do not belong to this set, first {foreign[0]}; "
+            "did an upload with other shards stop there? Remove them, or choose another root"
+        )
+
+    def send(item: tuple[ArrayReader, int]) -> None:
+        array, shard = item
+        if not is_whole(place, array.layout, shard, array.shards[shard]["xxh3_128"]):
+            place.put(array.layout.file(shard), pieces(array, shard), array.layout.nbytes(shard))
+        report(array.layout.nbytes(shard))
+
+    largest = max(array.layout.nbytes(shard) for array, shard in shards)
+    deque(map_parallel(send, shards, place.writers(largest)), maxlen=0)
     differing = [name for name in small if place.content(name) != small[name]]
     deque(map_parallel(lambda name: place.put(name, [small[name]], len(small[name])), differing, AT_ONCE), maxlen=0)
     sizes = place.sizes()

@@ -60,7 +60,9 @@ class DiskCache:
         try:
             yield
         except OSError as error:
-            raise StoreError(f"{self.folder} cannot be a disk cache ({error.strerror}); give another, or none") from error
+            raise StoreError(
+                f"{self.folder} cannot be used as a disk cache ({error.strerror}); give another folder, or no cache"
+            ) from error
 
     def shard(
         self, path: Path, nbytes: int, fetch: Callable[[], Iterable[memoryview]], direct: bool | None
@@ -69,7 +71,8 @@ class DiskCache:
 
         def kept() -> LocalShard | None:
             with contextlib.suppress(OSError):
-                return LocalShard(path, direct) if _has_size(path, nbytes) else None
+                if path.stat().st_size == nbytes:
+                    return LocalShard(path, direct)
             return None
 
         with self._mutex:
@@ -92,19 +95,12 @@ class DiskCache:
     def _keep(self, path: Path, nbytes: int, fetch: Callable[[], Iterable[memoryview]]) -> None:
         """Write a shard where there is room for it, all or nothing; or wait until another process has."""
         partial = path.with_name(f"{path.name}{PARTIAL}")
-        while not _has_size(path, nbytes):
-            descriptor = open_own(partial, os.O_RDWR | os.O_CREAT)
+        while (reserved := self._reserve(path, partial, nbytes)) is not None:
+            descriptor, is_ours = reserved
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # until it is closed, here or in another process that fetches it
-                with self.locked():
-                    if not partial.exists() or not os.path.samestat(os.fstat(descriptor), partial.stat()):
-                        continue  # that process is done with it
-                    path.unlink(missing_ok=True)
-                    os.ftruncate(descriptor, 0)
-                    if not self._make_room(nbytes):
-                        partial.unlink()
-                        return
-                    os.ftruncate(descriptor, nbytes)
+                if not is_ours:
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # until it is closed there
+                    continue
                 for piece in fetch():
                     while len(piece):
                         piece = piece[os.write(descriptor, piece) :]
@@ -117,6 +113,29 @@ class DiskCache:
                 raise
             finally:
                 os.close(descriptor)
+
+    def _reserve(self, path: Path, partial: Path, nbytes: int) -> tuple[int, bool] | None:
+        """A descriptor of the partial file, which has its size and is locked until it is closed; and whether it is ours.
+
+        None if the shard is there, or there is no room for it.
+        """
+        with self.locked():
+            if path.exists() and path.stat().st_size == nbytes:
+                return None
+            if partial.exists() and not _is_unlocked(partial):
+                return os.open(partial, os.O_RDONLY), False
+            for left in (path, partial):
+                left.unlink(missing_ok=True)
+            if not self._make_room(nbytes):
+                return None
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                os.ftruncate(descriptor, nbytes)
+            except OSError:
+                os.close(descriptor)
+                raise
+            return descriptor, True
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -134,8 +153,7 @@ class DiskCache:
         for entry in os.scandir(self.folder):
             if entry.is_dir(follow_symlinks=False):
                 files = {Path(file.path): file.stat().st_size for file in os.scandir(entry.path)}
-                # One without a byte has just been made, and is about to be locked.
-                for left in [f for f, size in files.items() if f.name.endswith(PARTIAL) and size and _is_unlocked(f)]:
+                for left in [file for file in files if file.name.endswith(PARTIAL) and _is_unlocked(file)]:
                     left.unlink(missing_ok=True)
                     del files[left]
                 with contextlib.suppress(FileNotFoundError):
@@ -228,12 +246,6 @@ class CachedShard(ShardFile):
 
             self._file = self._kept.cache.shard(self._kept.file(self._name), nbytes, fetched, self._direct) or self._remote
         return self._file
-
-
-def _has_size(path: Path, nbytes: int) -> bool:
-    with contextlib.suppress(OSError):
-        return path.stat().st_size == nbytes
-    return False
 
 
 def _is_unlocked(path: Path) -> bool:

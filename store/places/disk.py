@@ -161,21 +161,26 @@ def write_synced(path: Path, parts: Iterable[memoryview | bytes], direct: bool =
 
     `direct`: bypass the page cache where the file system can: several times faster, for files that are not read soon.
     """
-    descriptor = -1
-    if direct:
-        with contextlib.suppress(OSError, AttributeError):  # memory file systems, or a system without it
-            descriptor = _create(path, os.O_DIRECT)
-    if not (direct := descriptor >= 0):
-        descriptor = _create(path)
     try:
+        descriptor = -1
         if direct:
-            _write_direct(descriptor, parts)
-        else:
-            for part in parts:
-                _write(descriptor, memoryview(part))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            with contextlib.suppress(OSError, AttributeError):  # memory file systems, or a system without it
+                descriptor = _create(path, os.O_DIRECT)
+        direct = descriptor >= 0
+        if not direct:
+            descriptor = _create(path)
+        try:
+            if direct:
+                _write_direct(descriptor, parts)
+            else:
+                for part in parts:
+                    _write(descriptor, memoryview(part))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        path.unlink(missing_ok=True)  # a full disk should not stay full of halves
+        raise
 
 
 def place_file(path: Path, target: Path) -> bool:

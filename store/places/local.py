@@ -66,7 +66,10 @@ class LocalFolder(Place):
         try:
             disk.write_file(self.folder / name, parts)
         except OSError as error:
-            raise StoreError(f"{self.folder / name} cannot be written: {disk.refusal(error, self.folder)}") from error
+            raise StoreError(
+                f"{self.folder / name} cannot be written ({error.strerror}); free some space or get the right to write there, "
+                "and give the command again: it goes on where it was"
+            ) from error
 
     def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
         """Write a file as `put` does, but only where there is none: of several writers one succeeds.

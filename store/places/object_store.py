@@ -65,7 +65,9 @@ class ObjectStore(Place):
         if self._protocol in BUCKETS and "@" in url.split("/")[2]:
             why = "a bucket has no user or password; the service's own configuration holds them"
         if why:
-            raise StoreError(f"{url} is no place of feature sets: {why}; name a folder, or e.g. s3://bucket/features")
+            raise StoreError(
+                f"{url} is no place of feature sets: {why}; name a folder, or an address such as s3://bucket/features"
+            )
         is_s3 = self._protocol in ("s3", "s3a")
         try:
             options: dict[str, Any] = {}
@@ -196,14 +198,10 @@ class ObjectStore(Place):
         with _explained(f"{self.address(name)} cannot be written", _WRITE):
             self._fs.pipe_file(f"{self._root}/{name}", self._content(parts, nbytes), **self._in_parts)
 
-    def creates_once(self, name: str) -> bool:
-        """Whether the service keeps what `create` promises. It is asked to write `name` twice; that is removed."""
-        if self._protocol not in CONDITION:  # fsspec has no way to ask this kind of service
-            return False
-        try:
-            return not (self.create(name, [b"1"], 1) and self.create(name, [b"2"], 1))
-        finally:
-            self.remove([name])
+    @property
+    def can_create(self) -> bool:
+        """Whether fsspec has a way to ask this kind of service for what `create` promises; the service may still ignore it."""
+        return self._protocol in CONDITION
 
     def create(self, name: str, parts: Iterable[memoryview | bytes], nbytes: int) -> bool:
         content = self._content(parts, nbytes)
@@ -223,15 +221,9 @@ class ObjectStore(Place):
 
     def remove(self, names: Sequence[str]) -> None:
         """In one request where the service can."""
-        paths = [f"{self._root}/{name}" for name in names]
-        with _explained(f"{self.address(*names[:1])} cannot be removed", "check your right to"):
-            try:
-                if paths:
-                    self._fs.rm(paths)
-            except FileNotFoundError:  # where one is gone, a client may leave the others
-                for path in paths:
-                    with suppress(FileNotFoundError):
-                        self._fs.rm(path)
+        if names:
+            with _explained(f"{self.address(names[0])} cannot be removed", "check your right to"), suppress(FileNotFoundError):
+                self._fs.rm([f"{self._root}/{name}" for name in names])
 
     def touch(self, name: str, content: bytes) -> None:
         self.put(name, [content], len(content))
@@ -247,6 +239,14 @@ def _explained(failure: str, remedy: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise StoreError(f"{failure}: {str(error) or type(error).__name__}; {remedy}") from error
+
+
+def honours_condition(place: ObjectStore, name: str) -> bool:
+    """Whether a service refuses to write a file where there is one. It is asked to write `name` twice; that is removed."""
+    try:
+        return not (place.create(name, [b"1"], 1) and place.create(name, [b"2"], 1))
+    finally:
+        place.remove([name])
 
 
 class _StoredShard(ShardFile):

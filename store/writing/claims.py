@@ -123,13 +123,18 @@ class Claims:
             if unit in self.held:
                 self._past.append(self.held.pop(unit))
 
-    def close(self) -> None:
-        """Give up all units; a claim that cannot be removed ends by itself."""
+    def close(self, is_over: bool = False) -> None:
+        """Give up all units; a claim that cannot be removed ends by itself.
+
+        Args:
+            is_over: whoever has published the set removes all claims.
+        """
         self._ended.set()
         if self._renewing is not None:
             self._renewing.join()
-        with suppress(StoreError):
-            self._place.remove([*self.held.values(), *self._past])
+        if not is_over:
+            with suppress(StoreError):
+                self._place.remove([*self.held.values(), *self._past])
         self.held.clear()
 
     def _renew(self) -> None:
@@ -210,7 +215,10 @@ def alone(path: Path, resource: str) -> Iterator[None]:
                 continue
             seen = claims.seen.get(0)
             if seen is not None and (is_of_here(seen.content) or seen.since > began + LOOK_S):  # at work, or it was renewed
-                raise BusyError(f"{resource} is being written by {holder(place) or 'another process'}; wait for it, or stop it")
+                raise BusyError(
+                    f"{resource} is being written by {holder(place) or 'another process'}; wait until it has finished, or stop "
+                    "it and give this command again"
+                )
             time.sleep(LOOK_S)
         yield
     finally:

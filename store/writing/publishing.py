@@ -3,12 +3,13 @@
 import contextlib
 import errno
 import os
+import random
 import re
 import secrets
 import shutil
 import time
-import uuid
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -149,8 +150,14 @@ def discard_records(place: SharedPlace) -> None:
     place.remove([HEADER] if HEADER in names else [])
     if isinstance(place, LocalFolder):
         shutil.rmtree(place.folder / WRITING, ignore_errors=True)
-    else:
-        place.remove(sorted(names - {HEADER}))
+        return
+    # All tasks of a set come here at once, and services remove slowly: each takes a few that it draws, then looks what is left.
+    n = 64
+    while left := names - {HEADER}:
+        place.remove(random.sample(sorted(left), min(n, len(left))))
+        names, n = set(place.times(WRITING)), 2 * n
+        if len(names - {HEADER}) >= len(left):  # the service removes nothing, or a claim came once more
+            break
 
 
 def discard(folder: Path) -> None:
@@ -165,15 +172,6 @@ def check_own(folder: Path, kind: str = "") -> None:
     """See that all below a folder, or below a kind of arrays in it, belongs to a feature set or its writer."""
     if strangers := _list_files(folder, (p for p in foreign(folder) if p.is_relative_to(folder / kind))):
         raise StoreError(f"{folder / kind} would be removed, with files of others ({strangers}); move them away, and try again")
-
-
-def check_names(address: str, names: Iterable[str], files: Collection[str]) -> None:
-    """See that all that is at an address is of a set of these files, or of its writers."""
-    if strangers := sorted(name for name in names if name not in files and not is_of_writers(name)):
-        raise StoreError(
-            f"{address} holds {len(strangers)} files that do not belong to this set, first {strangers[0]}; was it begun with "
-            "other shards? Remove them, or choose another root"
-        )
 
 
 def _discard(folder: Path, path: Path) -> None:
@@ -252,9 +250,7 @@ class InFolder:
             content = disk.content_of(self.path / "zarr.json")
             if content is not None and content != self._found.content and key_in(content) == self._key:
                 return True
-            # Folders of this set that a process was about to publish.
-            folders = self.staging.parent.glob(f"{self.staging.name}.*{PUBLISHING}")
-            if not (taken := [folder for folder in folders if (folder / HEADER).is_file()]):
+            if not (taken := self._folders_taken()):
                 return False
             waited = time.monotonic() - began
             if waited > claims.SECONDS or (waited > LOOKS_S and not any(map(_is_at_work, taken))):
@@ -267,6 +263,10 @@ class InFolder:
                 with contextlib.suppress(OSError):  # another was faster
                     os.rename(left, self.staging)
         return False
+
+    def _folders_taken(self) -> list[Path]:
+        """Folders of this set that a process was about to publish."""
+        return [f for f in self.staging.parent.glob(f"{self.staging.name}.*{PUBLISHING}") if (f / HEADER).is_file()]
 
     def begin(self, files: Collection[str]) -> None:
         """Prepare the place for a set of these files."""
@@ -298,19 +298,27 @@ class InFolder:
         with contextlib.suppress(OSError):  # something is staged there
             self.staging.parent.rmdir()
 
+    @contextlib.contextmanager
+    def reporting(self, needed: int) -> Iterator[None]:
+        """Turn a lack of space into a message; `needed`: bytes that are still to be written."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in disk.NO_SPACE:
+                raise
+            raise StoreError(
+                f"no space left while writing {self.path}: what is written is safe in {self.staging}; {needed / 1e9:.3g} GB "
+                f"more are needed, {disk.room_left(error, self.path.parent)}, and give the same command again"
+            ) from error
+
 
 class InObjectStore:
     """As `InFolder`, at its final address, where the group's zarr.json, which is written last, makes it a feature set."""
 
     def __init__(self, place: ObjectStore, key: str):
-        root = ObjectStore(place.url.rpartition("/")[0])  # in the set, a task that finishes it could remove the file
-        if not root.creates_once(f".beyondcls-{uuid.uuid4().hex}"):
-            raise StoreError(
-                f"{place.url} is of a service that may write a file where there is one (it ignores If-None-Match: *), so tasks "
-                "could overwrite each other's; extract to a folder, which several tasks must share, and send it from there: "
-                "`beyondcls store push`"
-            )
-        self.place, self.where, self._key, self._is_begun = place, place.url, key, False
+        if not place.can_create:
+            raise StoreError(f"{place.url} is of no service that writes a file only where there is none; give --out, a folder")
+        self.place, self.where, self._key = place, place.url, key
 
     def is_published(self) -> bool:
         """Whether the finished set is there; a StoreError if another one is."""
@@ -324,13 +332,18 @@ class InObjectStore:
         there = self.place.sizes().keys()
         if "zarr.json" in there:  # another has just published it
             raise FileNotFoundError(self.where)
-        check_names(self.where, there, files)
-        self._is_begun = True
+        if foreign := sorted(name for name in there - set(files) if not is_of_writers(name)):
+            raise StoreError(
+                f"{self.where} holds {len(foreign)} files that do not belong to this set, first {foreign[0]}; "
+                "was it begun with other shards? Remove them, or choose another root"
+            )
 
     def publish(self) -> None:
         discard_records(self.place)
 
     def tidy(self) -> None:
-        # All tasks of a set come here at once, and services remove slowly: who has published it, or finds it finished, does it.
-        if not self._is_begun and self.is_published():
+        if self.is_published():
             discard_records(self.place)
+
+    def reporting(self, needed: int) -> AbstractContextManager[None]:
+        return nullcontext()

@@ -2,8 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -15,7 +14,6 @@ from store.format.reader import FeatureStore
 from store.format.spec import FeatureSpec
 from store.format.unfinished import HEADER, WRITING, read_record, record_bytes, record_name
 from store.places import LocalFolder, place_at
-from store.places.disk import NO_SPACE, room_left
 from store.places.object_store import REQUESTS, ObjectStore
 from store.places.place import map_parallel
 from store.writing import claims
@@ -26,7 +24,10 @@ from store.writing.shard import Taking, create_shard, is_whole, metadata_of, rea
 IN_VAIN = 8  # tries to claim a unit, after which a task lists what others have done
 FEW = 8  # units that are looked for one by one; listings are slow work for services
 TRIES = 10  # times that a set may be published or removed while it is being begun
-
+IGNORED = (
+    "ignores the condition of a write (If-None-Match: *), so tasks could overwrite each other's files; extract to a folder, "
+    "which several tasks must share, and send it from there: `beyondcls store push`"
+)
 # How the values of some arrays of a unit differ, those that are there and those computed here; None if not beyond rounding.
 Disagreement = Callable[[int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], str | None]
 
@@ -103,24 +104,8 @@ class FeatureWriter:
 
     def close(self) -> None:
         """Let other writers go on at once. What is written stays."""
-        self._claims.close()
-        if self._published:  # what came late
-            self.place.remove([HEADER, *map(record_name, self._records)])
+        self._claims.close(self._published)
         self.destination.tidy()
-
-    @contextmanager
-    def _reporting(self, needed: int) -> Iterator[None]:
-        """Turn a lack of space in a folder into a message; `needed`: bytes that are still to be written."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-            where = self.destination.where
-            raise StoreError(
-                f"no space left while writing {where}: what is written is safe in {self.place.address()}; {needed / 1e9:.3g} "
-                f"GB more are needed, {room_left(error, Path(where).parent)}, and give the same command again"
-            ) from error
 
     @property
     def staging(self) -> Path:
@@ -139,7 +124,7 @@ class FeatureWriter:
             if self._look_for_set():
                 return
             try:
-                with self._reporting(sum(files.values())):
+                with self.destination.reporting(sum(files.values())):
                     self.destination.begin(files.keys() | described)
                     self._create_header()
                     if self._look_for_set():  # it was finished in between, and the header is of no use
@@ -162,13 +147,18 @@ class FeatureWriter:
         self._written |= whole
 
     def _create_header(self) -> None:
-        """The first file."""
+        """The first file, by which a service shows that it refuses a second one of a name."""
         arrays = {n: [list(a.shape), a.dtype, a.shard_rows, a.codec] for n, a in self.layouts.items()}
         base = None if self.taking.base is None else self.taking.base.where
         header = json.dumps({"key": self.spec.key, "arrays": arrays, "base": base}).encode()
-        if self.place.create(HEADER, [header], len(header)):
+        accepted = self.place.create(HEADER, [header], len(header)) and self.place.create(HEADER, [header], len(header))
+        begun = self.place.content_now(HEADER)
+        if (accepted or begun is None) and self._look_for_set():  # others have finished it, and removed the header
             return
-        if (begun := self.place.content_now(HEADER)) is None:  # others have finished it, and removed the header
+        if accepted:
+            self.place.remove([HEADER])
+            raise StoreError(f"{self.destination.where} {IGNORED}")
+        if begun is None:
             raise FileNotFoundError(HEADER)
         try:
             begun_as = [json.loads(begun)[name] for name in ("key", "arrays")]  # in which all writers of a set must agree
@@ -182,7 +172,11 @@ class FeatureWriter:
             )
 
     def _look_for_set(self) -> bool:
-        """Whether the finished set is there; a StoreError if another one is."""
+        """Whether the finished set is there.
+
+        Raises:
+            StoreError: another one is.
+        """
         self._published = self._published or self.destination.is_published()
         return self._published
 
@@ -204,7 +198,7 @@ class FeatureWriter:
         if self._published or unit in self._written or not self._claims.is_free(unit):
             return False
         try:
-            with self._reporting(self._missing_nbytes()):
+            with self.destination.reporting(self._missing_nbytes()):
                 claimed = self._claims.take(unit)
         except FileNotFoundError:
             self._refresh()
@@ -225,7 +219,11 @@ class FeatureWriter:
         return True
 
     def _refresh(self) -> None:
-        """See what others have claimed and written; a StoreError if all of it was removed."""
+        """See what others have claimed and written.
+
+        Raises:
+            StoreError: what is being written was removed.
+        """
         self._refreshed = time.monotonic()
         for _ in range(TRIES):
             missing, is_there = self.missing_units(), True
@@ -262,7 +260,7 @@ class FeatureWriter:
         lacking = set(self.taking.arrays_to_compute(unit)) - set(rows)
         assert not lacking, sorted(lacking)
         try:
-            with self._reporting(self._missing_nbytes()):
+            with self.destination.reporting(self._missing_nbytes()):
                 self._records[unit] = self._write(unit, rows, notes)
         except FileNotFoundError:
             # This process was stopped for so long that another has published the set.
@@ -373,10 +371,10 @@ class FeatureWriter:
                 break
             if missing := self.missing_units():
                 raise StoreError(
-                    f"{self.destination.where}: {len(missing)} of {self.n_units} units are missing, first {missing[0]}"
+                    f"{self.destination.where}: {len(missing)} of {self.n_units} units are not written yet, first {missing[0]}"
                 )
             try:
-                with self._reporting(0):
+                with self.destination.reporting(0):
                     if self.n_units in self._claims.held or self._claims.take(self.n_units):  # like a unit behind the last
                         self._publish(attributes)
                         break
@@ -418,16 +416,25 @@ class FeatureWriter:
         return {unit: record.get("computed_by", {}) for unit, record in self._records.items()}
 
     def _read_records(self) -> None:
-        """Read records of others, all of which were seen; only who publishes the set needs them."""
+        """Read records of others, all of which were seen; only who publishes the set needs them.
+
+        Raises:
+            FileNotFoundError: some are gone: another process publishes the set, or has found their shards damaged.
+        """
         units = [unit for unit in range(self.n_units) if unit not in self._records]
         contents = list(map_parallel(lambda unit: self.place.content_now(record_name(unit)), units, REQUESTS))
-        if gone := [unit for unit, content in zip(units, contents, strict=True) if content is None]:
-            self._written -= set(gone)  # another process publishes the set, or has found their shards damaged
+        gone = [unit for unit, content in zip(units, contents, strict=True) if content is None]
+        if gone:
+            self._written -= set(gone)
             raise FileNotFoundError(record_name(gone[0]))
         self._records |= {unit: self._parse_record(unit, content or b"") for unit, content in zip(units, contents, strict=True)}
 
     def _check_shards(self, written: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
-        """Compare files with records; in a folder also the digests at their ends. Units that were changed become missing."""
+        """Compare files with records; in a folder also the digests at their ends. Units that were changed become missing.
+
+        Raises:
+            StoreError: files are missing, or were changed.
+        """
         sizes, wrong = self.place.sizes(), {}
         for unit, shards in written.items():
             for name, shard in shards.items():

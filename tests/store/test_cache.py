@@ -223,7 +223,11 @@ def test_a_lost_connection(sets: list[Path], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "nbytes", "message"),
-    [("new", 0, "of 0 bytes"), ("new", -5, "of -5 bytes"), ("file", 5, r"file cannot be a disk cache .*\(File exists\)")],
+    [
+        ("new", 0, "of 0 bytes"),
+        ("new", -5, "of -5 bytes"),
+        ("file", 5, r"file cannot be used as a disk cache .*\(File exists\)"),
+    ],
 )
 def test_no_bytes_or_no_folder(tmp_path: Path, name: str, nbytes: int, message: str) -> None:
     (tmp_path / "file").write_text("")

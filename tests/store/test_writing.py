@@ -24,12 +24,12 @@ from store.format.unfinished import CLAIMS, HEADER, RECORDS, UNNAMED, WRITING, r
 from store.moving.transfer import upload
 from store.places import LocalFolder, Place, SharedPlace, place_at
 from store.places.disk import ABANDONED_S
-from store.places.object_store import PARTS, ObjectStore
+from store.places.object_store import PARTS, ObjectStore, honours_condition
 from store.writing import claims
 from store.writing import shard as shards
 from store.writing import writer as writing
 from store.writing.claims import BusyError, Claims, alone, holder
-from store.writing.publishing import discard_staging
+from store.writing.publishing import discard_records, discard_staging
 from store.writing.writer import Disagreement
 from tests.folders import files
 from tests.forked import CONTEXT, start
@@ -270,7 +270,7 @@ class TestSeveral:
             assert not one.claim(1), "it has its record"
             TINY.write(one, 0)
             TINY.write(one, 2)
-            with pytest.raises(StoreError, match="1 of 4 units are missing, first 3"):
+            with pytest.raises(StoreError, match="1 of 4 units are not written yet, first 3"):
                 one.finish(ATTRIBUTES)
             assert other.wait_for_others() == [3]
             assert other.claim(3)
@@ -332,6 +332,52 @@ class TestSeveral:
         assert noted == (None if second == first else [{**first, "units": [0, 2, 3]}, {**second, "units": [1]}])
         shown = {name for name, data in content(where).items() if data != whole[TINY][name]}
         assert shown == (set() if second == first else {"zarr.json"})
+
+    def test_all_tasks_share_the_removal_of_what_they_kept(self) -> None:
+        """64 tasks that each removed everything kept a service busy for ten minutes."""
+        names, asked = {HEADER, *(f"{RECORDS}/{unit}" for unit in range(3000))}, []
+        start = threading.Barrier(16)
+
+        class Service:
+            def times(self, folder: str) -> dict[str, None]:
+                time.sleep(0.01)
+                return dict.fromkeys(list(names))
+
+            def remove(self, some: list[str]) -> None:
+                asked.append(len(some))
+                time.sleep(0.01)
+                names.difference_update(some)
+
+        def discard() -> None:
+            start.wait()
+            discard_records(Service())  # type: ignore[arg-type]
+
+        tasks = [threading.Thread(target=discard) for _ in range(16)]
+        for task in tasks:
+            task.start()
+        for task in tasks:
+            task.join()
+        assert not names
+        assert sum(asked) < 16 * 3000 / 3
+        names.add(f"{RECORDS}/1")
+        stubborn = type("Stubborn", (Service,), {"remove": lambda self, some: None})
+        discard_records(stubborn())  # comes back
+
+    @pytest.mark.usefixtures("_all_have_ended")
+    def test_one_that_was_stopped_finds_the_set_finished(
+        self, where: Where, whole: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """For longer than its claim lasts, in the middle of a unit."""
+        with begin(where) as stopped:
+            assert stopped.claim(2)
+            finish(begin(where))
+            TINY.write(stopped, 2)
+            assert 2 not in stopped.missing_units()
+            monkeypatch.setattr(claims, "SECONDS", 0)
+            assert not stopped.claim(3), "it has not looked for longer than that"
+            assert stopped.wait_for_others() == []
+            stopped.finish(ATTRIBUTES)
+        check(where, whole[TINY])
 
 
 class TestOtherBytes:
@@ -478,7 +524,7 @@ class TestWhatIsThere:
                 LEAN.write(other, unit)
             assert one.wait_for_others() == []
             one.place.remove([record_name(1)])
-            with pytest.raises(StoreError, match="1 of 2 units are missing, first 1"):
+            with pytest.raises(StoreError, match="1 of 2 units are not written yet, first 1"):
                 one.finish(ATTRIBUTES)
             LEAN.write(one, 1)
             one.finish(ATTRIBUTES)
@@ -487,7 +533,7 @@ class TestWhatIsThere:
     def test_missing_units_and_lost_shards(self, where: Where, whole: Any) -> None:
         with begin(where, LEAN) as writer:
             LEAN.write(writer, 1)
-            with pytest.raises(StoreError, match="1 of 2 units are missing, first 0"):
+            with pytest.raises(StoreError, match="1 of 2 units are not written yet, first 0"):
                 writer.finish(ATTRIBUTES)
             LEAN.write(writer, 0)
             damages: list[Callable[[], None]] = [lambda: writer.place.remove(["images/label/c/1"])]
@@ -596,15 +642,16 @@ class TestProcesses:
 class TestServices:
     @pytest.mark.parametrize("server", [moto], indirect=True)
     def test_one_that_ignores_the_condition_or_knows_none(self, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("store.places.object_store.REFUSED", {})  # a protocol that is installed everywhere
         address = f"{server}/{uuid.uuid4().hex}"
-        assert ObjectStore(address).creates_once("probe")
+        assert honours_condition(ObjectStore(address), "probe")
         with ignoring_conditions():
-            for unable in (address, "local:///one"):
-                assert not ObjectStore(unable).creates_once("probe")
-                with pytest.raises(StoreError, match=rf"{unable} is of a service that .*`beyondcls store push`"):
-                    begin(unable)
+            assert not honours_condition(ObjectStore(address), "probe")
+            with pytest.raises(StoreError, match=rf"{address} ignores the condition of a write.*`beyondcls store push`"):
+                begin(address)
         assert content(address) == {}, "nothing is left"
+        monkeypatch.setattr("store.places.object_store.REFUSED", {})  # a protocol that is installed everywhere
+        with pytest.raises(StoreError, match="local:///one is of no service that writes a file only where there is none"):
+            begin("local:///one")
 
     def test_what_a_client_is_given(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Azure's fails with a bytearray."""
