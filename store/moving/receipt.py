@@ -93,11 +93,9 @@ class Receipt:
         try:
             content = json.loads(Path(path).read_bytes())
         except OSError as error:
-            raise StoreError(
-                f"there is no receipt {str(path)!r} ({error.strerror}); get it with git or `dvc pull {path}`, or extract again"
-            ) from error
+            raise StoreError(f"there is no receipt {path} ({error.strerror}); `dvc pull {path}`, or extract again") from error
         except (ValueError, RecursionError) as error:
-            raise StoreError(f"{path} is not JSON ({error}); get the receipt again, or extract again") from error
+            raise StoreError(f"{path} is not JSON ({error}); get it again, or extract again") from error
         version = content.get("format_version") if isinstance(content, dict) else None
         if type(version) is int and version != FORMAT_VERSION:
             raise StoreError(other_version(path, version, FORMAT_VERSION, "extract again"))
@@ -108,9 +106,7 @@ class Receipt:
                     raise ValueError(f"nbytes of {name} is {array.nbytes}, its shards have {total}")
             return receipt
         except ValueError as error:
-            raise StoreError(
-                f"{path} is not a receipt of a feature set ({error}); get the receipt again, or extract again"
-            ) from error
+            raise StoreError(f"{path} is no receipt of a feature set ({error}); get it again, or extract again") from error
 
     def check(self, store: FeatureStore, whole: bool = False) -> None:
         """Make sure that an opened set is the one of this receipt, by what was listed when it was opened; no shard is read.
@@ -135,11 +131,9 @@ class Receipt:
             if name not in self.arrays:
                 raise StoreError(f"{store.place.address(name)} is not in the receipt; {remedy}")
             ours, theirs, at = self.arrays[name], ArrayReceipt.from_array(array), store.place.address(name)
-            if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
-                said = f"{list(ours.shape)} {ours.dtype}"
-                raise StoreError(f"{at} is {list(theirs.shape)} {theirs.dtype}, its receipt says {said}; {remedy}")
-            if len(ours.shards) != len(theirs.shards):
-                raise StoreError(f"{at} has {len(theirs.shards)} shards, its receipt {len(ours.shards)}; {remedy}")
+            said, found = (f"{list(one.shape)} {one.dtype} in {len(one.shards)} shards" for one in (ours, theirs))
+            if said != found:
+                raise StoreError(f"{at} is {found}, its receipt says {said}; {remedy}")
             for shard, (expected, actual) in enumerate(zip(ours.shards, theirs.shards, strict=True)):
                 file = store.place.address(array.layout.file(shard))
                 if expected != actual:

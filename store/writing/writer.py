@@ -444,7 +444,7 @@ class FeatureWriter:
                     is_there = is_whole(self.place, layout, unit, shard["xxh3_128"])
                 if not is_there:
                     wrong[unit] = layout.file(unit)
-        if wrong:
+        if wrong and not self._look_for_set():  # else another has published it meanwhile
             self.place.remove([record_name(unit) for unit in wrong])
             self._written -= wrong.keys()
             first = next(iter(wrong))

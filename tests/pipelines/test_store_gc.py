@@ -1,5 +1,6 @@
 """What names a feature set, and what `beyondcls store gc` keeps, removes and never touches; `ls` and `rm` of named ones."""
 
+import errno
 import hashlib
 import os
 import re
@@ -10,15 +11,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
 import yaml
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipelines.store import named
+from pipelines.store import named, remove
 from store import FeatureStore, StoreError
 from store.format.unfinished import write_stub
 from store.moving.receipt import Receipt
@@ -28,6 +29,8 @@ from store.writing.publishing import staging_of
 from tests.features import write_features
 from tests.folders import files
 from tests.pipelines.test_store_tools import held
+from tests.store.test_disk import refuse
+from tests.store.test_writing import before_call
 
 OTHER = "other"  # a set that is always named: where nothing is, nothing is removed
 NOTHING = "no: nothing names it"
@@ -248,24 +251,18 @@ class TestNeverTouched:
         assert shared.left() == {OTHER}
 
     def test_what_came_to_its_place_since_it_was_listed(self, anywhere, monkeypatch):
-        address, naming = f"{anywhere.root}/one-{anywhere.keys['one']}", named.naming
-        fs, root = fsspec.core.url_to_fs(address)
-
-        def slow(*arguments: Any) -> str:
-            fs.pipe_file(f"{root}/zarr.json", anywhere.zarr("two"))
-            return naming(*arguments)
-
-        monkeypatch.setattr("pipelines.store.remove.naming", slow)
+        place, zarr = place_at(f"{anywhere.root}/one-{anywhere.keys['one']}"), anywhere.zarr("two")
+        before_call(0, lambda: place.put("zarr.json", [zarr], len(zarr)), monkeypatch, remove, "naming")
         anywhere.delete(status=1)
         assert anywhere.left() == {"one", OTHER}
 
     def test_foreign_files(self, anywhere):
-        fs, root = fsspec.core.url_to_fs(anywhere.root)
-        fs.pipe_file(notes := f"{root}/one-{anywhere.keys['one']}/notes.txt", b"mine")
+        place = place_at(f"{anywhere.root}/one-{anywhere.keys['one']}")
+        place.put("notes.txt", [b"mine"], 4)
         assert "notes.txt" in anywhere.listed()["one"]
         anywhere.delete()
         assert anywhere.left() == {"one", OTHER}
-        fs.rm(notes)
+        place.remove(["notes.txt"])
         anywhere.delete()
         assert anywhere.left() == {OTHER}
 
@@ -281,9 +278,9 @@ class TestNeverTouched:
         assert files(Path(shared.root)) == before
 
     def test_an_upload_that_may_still_go_on(self, remote):
-        fs, root = fsspec.core.url_to_fs(remote.root)
-        fs.rm(f"{root}/one-{remote.keys['one']}/zarr.json")
-        fs.pipe_file(f"{root}/one-{remote.keys['one']}/.writing/claims/0-0", b"{}")  # tasks may be at work
+        place = place_at(f"{remote.root}/one-{remote.keys['one']}")
+        place.remove(["zarr.json"])
+        place.put(".writing/claims/0-0", [b"{}"], 2)  # tasks may be at work
         age(remote, 0.9)
         assert "one" not in remote.unused()
         age(remote, 1.1)
@@ -296,17 +293,8 @@ class TestNeverTouched:
 
     def test_killed_half_way(self, remote, monkeypatch):
         """No reader takes what is left for a set, and the next command removes it."""
-        fs, _ = fsspec.core.url_to_fs(remote.root)
-        rm, left = type(fs).rm, [1]
-
-        def killed(self: Any, names: Any, *arguments: Any, **options: Any) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise OSError("away")
-            rm(self, names, *arguments, **options)
-
         with monkeypatch.context() as patch:
-            patch.setattr(type(fs), "rm", killed)
+            before_call(1, lambda: refuse(errno.EIO), patch, MemoryFileSystem, "rm")
             remote.delete(status=1)
         with pytest.raises(StoreError):
             FeatureStore.open(f"{remote.root}/one-{remote.keys['one']}")

@@ -1,18 +1,25 @@
-"""Files are whole or not there, also past the page cache; links and exchanges work where the system has none."""
+"""Files are whole or not there, also past the page cache; a full disk has a message with numbers, and keeps no halves."""
 
 import ctypes
 import errno
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
-from store import StoreError
+from store import FeatureStore, StoreError
 from store.places import LocalFolder, disk
-from store.places.disk import write_synced
+from store.places.disk import PARTIAL, write_synced
 from store.places.place import ALIGNMENT, aligned_memory, is_aligned
+from store.writing.publishing import discard_staging
+from tests.folders import files
+from tests.store.conftest import ATTRIBUTES
+from tests.store.test_writing import before_call
+from tests.store.tiny import Tiny
 
 
 def test_a_file_is_replaced_not_changed(tmp_path: Path) -> None:
@@ -41,32 +48,15 @@ def test_a_link_to_what_a_symlink_means(tmp_path: Path) -> None:
     assert (tmp_path / "target").stat().st_ino == (tmp_path / "cached").stat().st_ino
 
 
-def _no_link(*_: object) -> None:
-    raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-
-@pytest.mark.parametrize("system", ["renameat2", "refused", "none"])
-def test_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str) -> None:
-    class Libc:
-        if system == "refused":
-            renameat2 = staticmethod(lambda *_: -1)
-
-    if system != "renameat2":
-        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
-    one, other = tmp_path / "one", tmp_path / "sub" / "other"
-    for folder in (one, other):
-        folder.mkdir(parents=True)
-        (folder / "name").write_text(folder.name)
-    disk.exchange(one, other)
-    assert ((one / "name").read_text(), (other / "name").read_text()) == ("other", "one")
-    assert sorted(p.name for p in (tmp_path / "sub").iterdir()) == ["other"]
+def refuse(code: int) -> NoReturn:
+    raise OSError(code, os.strerror(code))
 
 
 @pytest.mark.parametrize("linked", [True, False])
 def test_a_name_that_is_taken_stays(linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where files cannot be linked."""
     if not linked:
-        monkeypatch.setattr(os, "link", _refuse)
+        monkeypatch.setattr(os, "link", lambda *_: refuse(errno.EPERM))
     for content in (b"first", b"second"):
         (tmp_path / "unnamed").write_bytes(content)
         assert disk.place_file(tmp_path / "unnamed", tmp_path / "folder/name") == (content == b"first")
@@ -77,8 +67,19 @@ def test_a_name_that_is_taken_stays(linked: bool, tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "other").exists()
 
 
-def _refuse(*_: object) -> None:
-    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+@pytest.mark.parametrize(
+    "libc", [None, SimpleNamespace(renameat2=lambda *_: -1), SimpleNamespace()], ids=["", "refused", "none"]
+)
+def test_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, libc: SimpleNamespace | None) -> None:
+    if libc is not None:
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: libc)
+    one, other = tmp_path / "one", tmp_path / "sub" / "other"
+    for folder in (one, other):
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(folder.name)
+    disk.exchange(one, other)
+    assert ((one / "name").read_text(), (other / "name").read_text()) == ("other", "one")
+    assert sorted(p.name for p in (tmp_path / "sub").iterdir()) == ["other"]
 
 
 def test_where_results_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,13 +110,7 @@ def _short_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "DIRECT_NBYTES", STEP)
 
 
-def _part(nbytes: int, aligned: bool, seed: int) -> memoryview:
-    memory = aligned_memory(nbytes + ALIGNMENT)
-    view = memory[:nbytes] if aligned else memory[24 : 24 + nbytes]
-    view[:] = np.random.default_rng(seed).bytes(nbytes)
-    return view
-
-
+@pytest.mark.parametrize("is_direct", [True, False])
 @pytest.mark.parametrize(
     "parts",
     [
@@ -131,74 +126,147 @@ def _part(nbytes: int, aligned: bool, seed: int) -> memoryview:
     ],
     ids=str,
 )
-def test_same_bytes(parts: list[tuple[int, bool]], tmp_path: Path) -> None:
-    views = [_part(nbytes, aligned, i) for i, (nbytes, aligned) in enumerate(parts)]
-    assert all(is_aligned(view) == aligned for view, (nbytes, aligned) in zip(views, parts, strict=True) if nbytes)
-    write_synced(tmp_path / "file", iter(views), direct=True)
-    assert (tmp_path / "file").read_bytes() == b"".join(views)
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_it_is_direct_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags, real = [], os.open
+def test_the_same_bytes(
+    parts: list[tuple[int, bool]], is_direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the page cache must be used, as on a memory file system."""
+    views, flags, real = [], list[int](), os.open
+    for i, (nbytes, aligned) in enumerate(parts):
+        memory = aligned_memory(nbytes + ALIGNMENT)
+        views.append(memory[:nbytes] if aligned else memory[24 : 24 + nbytes])
+        views[-1][:] = np.random.default_rng(i).bytes(nbytes)
+        assert is_aligned(views[-1]) == (aligned and nbytes > 0)
 
     def opened(path: str, given: int, *mode: int) -> int:
-        flags.append(given)
+        if given & os.O_DIRECT and not is_direct:
+            refuse(errno.EINVAL)
+        flags.append(given & os.O_DIRECT)
         return real(path, given, *mode)
 
     with monkeypatch.context() as patch:  # pytest removes tmp_path before it undoes the patches of a fixture that came first
         patch.setattr(os, "open", opened)
-        write_synced(tmp_path / "file", [bytes(3 * STEP)], direct=True)
-        assert flags[0] & os.O_DIRECT
-        write_synced(tmp_path / "file", [bytes(3 * STEP)])
-    assert sum(bool(given & os.O_DIRECT) for given in flags) == 1
-
-
-def test_without_direct_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a memory file system: the page cache is used."""
-    real = os.open
-
-    def refusing(path: str, flags: int, *mode: int) -> int:
-        if flags & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return real(path, flags, *mode)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refusing)
-        write_synced(tmp_path / "file", [b"x" * (STEP + 1)], direct=True)
-    assert (tmp_path / "file").read_bytes() == b"x" * (STEP + 1)
-
-
-@pytest.mark.parametrize("at", [0, 1, 3])
-def test_full_disk(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, real = iter(range(100)), os.write
-
-    def write(descriptor: int, view: memoryview) -> int:
-        if next(calls) == at:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, view)
-
-    monkeypatch.setattr(os, "write", write)
-    with pytest.raises(OSError, match="No space left"):
-        write_synced(tmp_path / "file", [_part(5 * STEP, False, 0)], direct=True)
-    assert os.listdir(tmp_path) == []
+        write_synced(tmp_path / "file", iter(views), direct=True)
+        write_synced(tmp_path / "other", [])
+    assert list(map(bool, flags)) == [is_direct, False]
+    assert (tmp_path / "file").read_bytes() == b"".join(views)
+    assert sorted(os.listdir(tmp_path)) == ["file", "other"]
 
 
 def test_a_folder_that_another_process_makes_and_removes_meanwhile_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, make = list[str](), os.mkdir
+    with monkeypatch.context() as patch:
 
-    def after_another(path: Path, mode: int) -> None:
-        made.append(path.name)
-        if made.count(path.name) == 1:
-            raise FileExistsError(errno.EEXIST, "File exists", str(path))
-        make(path, mode)
+        def exists() -> None:
+            raise FileExistsError(errno.EEXIST, "File exists", str(tmp_path / "a"))
 
-    monkeypatch.setattr(os, "mkdir", after_another)
-    disk.make_folder(tmp_path / "a/b")
+        before_call(1, exists, patch, os, "mkdir")
+        disk.make_folder(tmp_path / "a/b")
     assert (tmp_path / "a/b").is_dir()
     (tmp_path / "file").touch()
     for folder in ("file", "file/c"):
         with pytest.raises((FileExistsError, NotADirectoryError)):
             disk.make_folder(tmp_path / folder)
+
+
+# -- a full disk --------------------------------------------------------------------------------------------------------
+
+TINY = Tiny(90, (3, 5))
+MESSAGE = r"no space left while writing .*: what is written is safe in .*; ([\d.e-]+) GB more are needed, [\d.e-]+ GB are free"
+REMEDIES = {
+    errno.ENOSPC: ". Free some, and give",
+    errno.EDQUOT: ", but a quota is used up (`quota -s` shows yours). Remove files, or have it raised, and give",
+    errno.EFBIG: ", but a file may not be as large (`ulimit -f` shows the limit). Have it raised, and give",
+}
+
+
+class Limited:
+    """A call that succeeds `n` times; then half of what is to be written fits, then nothing."""
+
+    def __init__(self, call: str, n: int, code: int):
+        self.real, self.left, self.code, self.refused = getattr(os, call), n, code, False
+
+    def __call__(self, descriptor: int, *data: memoryview) -> int:
+        self.left -= 1
+        if self.left >= 0:
+            return self.real(descriptor, *data)
+        self.refused = True
+        if data and self.left == -1 and len(data[0]) > 1:
+            return self.real(descriptor, data[0][: len(data[0]) // 2])
+        return refuse(self.code)
+
+
+@pytest.mark.parametrize(("call", "code"), [("write", errno.ENOSPC), ("fsync", errno.EDQUOT), ("write", errno.EFBIG)])
+def test_space_runs_out_at_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+    monkeypatch.setattr("store.format.layout.KINDS", ("images", "patch"))
+    expected = TINY.expected(tmp_path / "expected")
+    constants = sum(
+        len(data) for name, data in expected.items() if "/c/" in name and name.partition("/c/")[0] in TINY.constants
+    )
+    for n in range(0, 1000, 3):
+        path, written, limited, message = tmp_path / str(n) / "one", 0, Limited(call, n, code), ""
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, limited)
+            try:
+                with TINY.begin(path) as writer:
+                    for unit in writer.missing_units():
+                        assert writer.claim(unit)
+                        TINY.write(writer, unit)
+                        written += 1
+                    writer.finish(ATTRIBUTES)
+            except StoreError as error:
+                message, cause = str(error), error.__cause__
+        if message:
+            counts = re.search(MESSAGE, message)
+            assert counts is not None, message
+            assert isinstance(cause, OSError)
+            assert REMEDIES[cause.errno or 0] in message
+            missing = sum(a.nbytes(unit) for a in TINY.layouts for unit in range(written, 3))
+            needed = [missing, missing + constants] if not written else [missing]  # these are written first
+            assert any(float(counts[1]) == pytest.approx(nbytes / 1e9, rel=1e-2) for nbytes in needed), message
+        assert not list(path.parent.rglob(f"*{PARTIAL}"))
+        if not limited.refused:
+            assert files(path) == expected
+            break
+        if not path.exists():
+            TINY.make(path)
+        discard_staging(path, TINY.spec.key)
+        assert files(path) == expected
+    assert n > 30
+
+
+@pytest.mark.parametrize(
+    ("code", "left", "total", "remedy"),
+    [
+        (errno.ENOSPC, 0, 12, r"but only 0 of 12 inodes \(`df -i`\)\. Remove files, many small ones first, and give"),
+        (errno.ENOSPC, 99, 10_000, "but only 99 of 10,000 inodes"),
+        (errno.ENOSPC, 100, 10_000, r"\. Free some, and give"),
+        (errno.ENOSPC, 0, 0, r"\. Free some, and give"),  # a file system without a limit
+        (errno.EIO, 0, 0, ""),
+    ],
+)
+def test_files_run_out_before_bytes_or_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, left: int, total: int, remedy: str
+) -> None:
+    stat = SimpleNamespace(f_bavail=1 << 30, f_frsize=4096, f_files=total, f_favail=left)
+    with TINY.begin(tmp_path / "one") as writer:
+        monkeypatch.setattr(os, "write", lambda *_: refuse(code))
+        monkeypatch.setattr(os, "statvfs", lambda _: stat)
+        space, other = rf"no space left while writing .* 4\.4e\+03 GB are free.*{remedy}", "Input/output"
+        with pytest.raises((StoreError, OSError), match=space if remedy else other):
+            TINY.write(writer, 0)
+    assert not list(tmp_path.rglob(f"*{PARTIAL}"))
+
+
+def test_a_copied_base_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where files cannot be linked. The old set is as it was."""
+    path = Tiny(90, (3,)).make(tmp_path / "one")
+    old, expected = files(path), TINY.expected(tmp_path / "expected")
+    monkeypatch.setattr(os, "link", lambda *_: refuse(errno.EPERM))
+    with monkeypatch.context() as patch, TINY.begin(path, FeatureStore.open(path)) as writer:
+        patch.setattr("store.places.disk.write_synced", lambda *_, **__: refuse(errno.ENOSPC))
+        with pytest.raises(StoreError, match="no space left while writing"):
+            TINY.write(writer, 0)
+    assert files(path) == old
+    TINY.make(path, FeatureStore.open(path))
+    assert files(path) == expected

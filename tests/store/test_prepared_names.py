@@ -1,9 +1,10 @@
 """Links that others have prepared under names of ours: they are refused or replaced, and never written through."""
 
 import contextlib
+import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from store.places.disk import PARTIAL, make_folder, open_own, partial_name, writ
 from store.writing.claims import alone
 from store.writing.publishing import discard, foreign
 from store.writing.results import ResultFolder
+from tests.store.test_disk import refuse
 from tests.store.tiny import Tiny
 
 TINY = Tiny()
@@ -49,67 +51,62 @@ def intact(victim: Path) -> bool:
     return victim.read_text() == "precious" and [p.name for p in victim.parent.iterdir()] == ["victim"]
 
 
-@pytest.mark.parametrize("name", [f"x.json{PARTIAL}", "x.json"])
-def test_a_link_beside_a_file_is_not_written_through(name: str, victim: Path, tmp_path: Path) -> None:
-    (tmp_path / name).symlink_to(victim)
-    write_file(tmp_path / "x.json", [b"{}"])
-    assert intact(victim)
-    assert (tmp_path / "x.json").read_bytes() == b"{}"
-    assert not (tmp_path / "x.json").is_symlink()
-
-
-@pytest.mark.parametrize("direct", [False, True])
-@pytest.mark.parametrize("kind", ["link", "dangling", "hard link", "fifo"])
-def test_a_new_file_is_new(kind: str, direct: bool, victim: Path, tmp_path: Path) -> None:
-    file = tmp_path / "shard"
+def prepare(kind: str, place: Path, victim: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
     if kind == "fifo":
-        os.mkfifo(file)
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
     elif kind == "hard link":
-        os.link(victim, file)
+        os.link(victim, place)
     else:
-        file.symlink_to(victim if kind == "link" else victim.with_name("new"))
-    write_synced(file, [b"shard"], direct)
+        place.symlink_to(victim if kind == "link" else victim.with_name("new"))
+
+
+def copy(file: Path) -> None:
+    (file.parent / "source").write_bytes(b"new")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", lambda *_: refuse(errno.EXDEV))
+        LocalFolder(file.parent).link(file.parent / "source", file.name)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "hard link", "fifo"])
+@pytest.mark.parametrize(
+    ("write_new", "prepared"),
+    [
+        (lambda file: write_file(file, [b"new"]), "x.json"),
+        (lambda file: write_file(file, [b"new"]), f"x.json{PARTIAL}"),
+        (lambda file: write_synced(file, [b"new"]), "x.json"),
+        (lambda file: write_synced(file, [b"new"], direct=True), "x.json"),
+        (copy, f"x.json{PARTIAL}"),
+    ],
+    ids=["replaced", "beside", "new", "past the page cache", "copied"],
+)
+def test_a_new_file_is_new(kind: str, write_new: Callable[[Path], None], prepared: str, victim: Path, tmp_path: Path) -> None:
+    prepare(kind, tmp_path / prepared, victim)
+    write_new(tmp_path / "x.json")
     assert intact(victim)
-    assert not file.is_symlink()
-    assert file.read_bytes() == b"shard"
-
-
-def test_a_copy_is_not_written_through_a_link(victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "source").write_bytes(b"x")
-    (tmp_path / f"target{PARTIAL}").symlink_to(victim)
-    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(18, "Invalid cross-device link")))
-    LocalFolder(tmp_path).link(tmp_path / "source", "target")
-    assert intact(victim)
-
-
-def log_line(path: Path) -> None:
-    os.close(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
-
-
-def hold_cache(path: Path) -> None:
-    CachedSet(DiskCache(path.parent, 1 << 20), "set")
+    assert not (tmp_path / "x.json").is_symlink()
+    assert (tmp_path / "x.json").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder"])
 @pytest.mark.parametrize(
     ("use", "name"),
-    [(log_line, "journal"), (hold_cache, "lock"), (hold_cache, "set/in-use")],
+    [
+        (lambda place: os.close(open_own(place / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)), "journal"),
+        (lambda place: CachedSet(DiskCache(place, 1 << 20), "set"), "lock"),
+        (lambda place: CachedSet(DiskCache(place, 1 << 20), "set"), "set/in-use"),
+    ],
     ids=["log", "lock of the cache", "set of the cache"],
 )
 def test_a_link_with_a_name_known_beforehand(
-    use: Callable[[Path], None], name: str, kind: str, victim: Path, tmp_path: Path
+    use: Callable[[Path], object], name: str, kind: str, victim: Path, tmp_path: Path
 ) -> None:
     """Of what is opened again and again; a pipe would be waited for."""
-    place = tmp_path / "place" / name
-    place.parent.mkdir(parents=True)
-    if kind == "fifo":
-        os.mkfifo(place)
-    elif kind == "folder":
-        place.mkdir()
-    else:
-        place.symlink_to(victim if kind == "link" else victim.with_name("new"))
+    prepare(kind, tmp_path / "place" / name, victim)
     with pytest.raises((StoreError, IsADirectoryError), match=r"is a link, or no file.*`ls -l`|Is a directory|cannot be"):
-        use(tmp_path / "place" / Path(name).name)
+        use(tmp_path / "place")
     assert intact(victim)
 
 
@@ -184,25 +181,14 @@ def test_a_folder_of_another_user_where_everybody_may_write(tmp_path: Path, monk
         make_folder(tmp_path / "tmp/.staging/x")
 
 
-@pytest.mark.parametrize("linked", ["features", "features/one", "results"])
-def test_links_of_users_are_followed(linked: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("use", "name"), [(lambda folder: write(folder / "one"), "one"), (result, "mark.json")])
+def test_links_of_users_are_followed(use: Callable[[Path], object], name: str, tmp_path: Path) -> None:
     """To a larger disk, say."""
     (tmp_path / "disk").mkdir()
-    if linked == "features/one":
-        (tmp_path / "features").mkdir()
-        (tmp_path / "disk/one").mkdir()
-        (tmp_path / linked).symlink_to(tmp_path / "disk/one")
-        with pytest.raises(StoreError, match="is a link to"):  # as ever: a set is renamed to its place
-            write(tmp_path / "features/one")
-        return
-    (tmp_path / linked).symlink_to(tmp_path / "disk")
-    if linked == "features":
-        assert len(write(tmp_path / "features/one")) == TINY.n
-        assert os.listdir(tmp_path / "disk") == ["one"]
-    else:
-        result(tmp_path / "results")
-        assert os.listdir(tmp_path / "disk") == ["mark.json"]
-    assert (tmp_path / linked).is_symlink()
+    (tmp_path / "linked").symlink_to(tmp_path / "disk")
+    use(tmp_path / "linked")
+    assert os.listdir(tmp_path / "disk") == [name]
+    assert (tmp_path / "linked").is_symlink()
 
 
 def test_what_killed_processes_left_goes(tmp_path: Path) -> None:
@@ -230,11 +216,11 @@ def test_a_writer_leaves_nothing_of_a_killed_one(tmp_path: Path) -> None:
 
 
 def test_a_file_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def parts() -> object:
+    def parts() -> Iterator[bytes]:
         yield b"half"
         raise StoreError("damaged")
 
     (tmp_path / "x").write_text("before")
     with pytest.raises(StoreError, match="damaged"):
-        write_file(tmp_path / "x", parts())  # type: ignore[arg-type]
+        write_file(tmp_path / "x", parts())
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("x", "before")]

@@ -1,10 +1,10 @@
-"""A finished set takes its place without removing anything that its run did not find there when it began."""
+"""A finished set, or another result, takes its place without removing anything that its run did not find there at first."""
 
 import contextlib
 import ctypes
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,11 @@ from store import FeatureStore, FeatureWriter, StoreError
 from store.places import disk
 from store.places.disk import content_of, exchange
 from store.writing import claims, publishing
-from store.writing.publishing import Found, discard_staging, refused_sets
+from store.writing.publishing import discard_staging, refused_sets
+from store.writing.results import ResultFolder
 from tests.folders import files
 from tests.store.conftest import ATTRIBUTES
+from tests.store.test_writing import before_call, interrupt
 from tests.store.tiny import Tiny
 
 OLD, NEW, OTHER = Tiny(8, (3,), lean=True), Tiny(8, (3, 5), lean=True), Tiny(9, (3,), lean=True)
@@ -54,18 +56,30 @@ MEANWHILE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.parametrize("at_last", [False, True])
 @pytest.mark.parametrize("meanwhile", MEANWHILE.values(), ids=MEANWHILE)
-def test_what_appears_meanwhile_stays(meanwhile: Callable[[Path], object], path: Path, tmp_path: Path) -> None:
-    with NEW.begin(path) as writer:
-        for unit in writer.missing_units():
-            NEW.write(writer, unit)
+def test_what_appears_meanwhile_stays(
+    meanwhile: Callable[[Path], object], at_last: bool, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what comes just before the set gets its name."""
+    states: list[object] = []
+
+    def come() -> None:
         (tmp_path / "made").mkdir()
         meanwhile(tmp_path / "made/one")
         os.rename(tmp_path / "made/one", path)
-        before = (os.readlink(path) if path.is_symlink() else None, files(path), path.is_file())
+
+    def see() -> None:
+        states.append((os.readlink(path) if path.is_symlink() else None, files(path), path.is_file()))
+
+    with NEW.begin(path) as writer, monkeypatch.context() as patch:
+        for unit in writer.missing_units():
+            NEW.write(writer, unit)
+        before_call(1 if at_last else 0, lambda: (come(), see()), patch, os, "rename")
         with pytest.raises(StoreError, match=r"the finished set is in .*the same command with another --out"):
             writer.finish(ATTRIBUTES)
-    assert (os.readlink(path) if path.is_symlink() else None, files(path), path.is_file()) == before
+    see()
+    assert states[0] == states[1]
     os.rename(path, tmp_path / "away")
     with NEW.begin(path) as writer:
         assert writer.missing_units() == [], "nothing is lost"
@@ -86,20 +100,6 @@ def test_only_the_first_of_two_sets_is_published(path: Path, tmp_path: Path) -> 
         NEW.finish(third)
 
 
-def test_a_name_that_is_given_at_the_last_moment(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rename = os.rename
-
-    def late(source: Path, target: Path) -> None:
-        if target == path:
-            put(path / "notes.txt")
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", late)
-    with NEW.begin(path) as writer, pytest.raises(StoreError, match=r"was made by others .* the finished set is in"):
-        NEW.finish(writer)
-    assert files(path) == {"notes.txt": b"mine"}
-
-
 STRANGERS: dict[str, Callable[[Path], object]] = {
     "a file": lambda path: put(path / "notes.txt"),
     "a file among shards": lambda path: put(path / "patch/block3/view0/c/notes"),
@@ -113,11 +113,7 @@ STRANGERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("moment", ["before", "meanwhile", "at last"])
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
 def test_a_set_with_other_files_is_not_replaced(
-    stranger: Callable[[Path], object],
-    moment: str,
-    path: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    stranger: Callable[[Path], object], moment: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     OLD.make(path)
     if moment == "before":
@@ -132,14 +128,7 @@ def test_a_set_with_other_files_is_not_replaced(
         if moment == "meanwhile":
             stranger(path)
         else:
-
-            def late(first: Path, second: Path) -> None:
-                if not late.__dict__.setdefault("come", False):
-                    stranger(path)
-                late.__dict__["come"] = True
-                exchange(first, second)
-
-            monkeypatch.setattr(disk, "exchange", late)
+            before_call(0, lambda: stranger(path), monkeypatch, disk, "exchange")
         with pytest.raises(StoreError, match=r"do not belong to a feature set .* the finished set is in"):
             NEW.finish(writer)
         assert FeatureStore.open(path).spec == OLD.spec
@@ -158,14 +147,6 @@ def test_another_set_than_was_found_is_not_replaced(system: None, path: Path, tm
     assert files(path) == OTHER.expected(tmp_path / "expected")
 
 
-def test_what_a_run_found_counts_not_what_is_there_when_it_writes(path: Path, tmp_path: Path) -> None:
-    found = Found.at(OLD.make(path))
-    shutil.rmtree(path)
-    OTHER.make(path)
-    with pytest.raises(StoreError, match="another feature set than when this run began"):
-        found.check()
-
-
 def test_the_file_that_dvc_writes_among_its_outs_stays(system: None, path: Path, tmp_path: Path) -> None:
     """Also where there is nothing else."""
     put(path / ".gitignore")
@@ -177,24 +158,6 @@ def test_the_file_that_dvc_writes_among_its_outs_stays(system: None, path: Path,
     assert not (path.parent / ".staging").exists()
 
 
-class Renames:
-    """Names that are given, one after the other; something happens before the n-th."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, n: int, happens: Callable[[], object]):
-        self.left, self.happens = n, happens
-        patch.setattr(os, "rename", self._before(os.rename))
-        patch.setattr(disk, "exchange", self._before(exchange))
-
-    def _before(self, real: Callable[[Path, Path], object]) -> Callable[[Path, Path], None]:
-        def call(source: Path, target: Path) -> None:
-            self.left -= 1
-            if self.left == -1:
-                self.happens()
-            real(source, target)
-
-        return call
-
-
 @pytest.fixture
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """For another process that is about to publish, or its claim."""
@@ -203,8 +166,11 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "has_ended", lambda content: True)
 
 
-def interrupt() -> None:
-    raise KeyboardInterrupt
+def before_rename(n: int, happens: Callable[[], object], patch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Something happens before the name after the first n is given; counts them."""
+    patch.setattr(os, "exchange", exchange, raising=False)
+    patch.setattr(disk, "exchange", lambda *names: os.exchange(*names))
+    return before_call(n, happens, patch, os, "rename", "exchange")
 
 
 def begin_again(replaces: bool, path: Path, tmp_path: Path) -> FeatureWriter:
@@ -219,20 +185,24 @@ def begin_again(replaces: bool, path: Path, tmp_path: Path) -> FeatureWriter:
     return writer
 
 
-@pytest.mark.usefixtures("_no_waiting")
+@pytest.mark.usefixtures("_no_waiting", "system")
+@pytest.mark.parametrize("killed", [True, False])
 @pytest.mark.parametrize("n", range(6))
 @pytest.mark.parametrize("replaces", [False, True])
-def test_killed_before_it_gives_a_name(
-    n: int, replaces: bool, system: None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_before_it_gives_a_name(
+    n: int, replaces: bool, killed: bool, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder NAME.old of somebody else is not touched."""
+    """It is killed, or another finishes the set, which shares the work; a folder NAME.old of somebody else is not touched."""
     put(path.with_name("one.old") / "backup")
     writer = begin_again(replaces, path, tmp_path)
-    with monkeypatch.context() as patch:
-        renames = Renames(patch, n, interrupt)
-        with contextlib.suppress(KeyboardInterrupt):
-            writer.finish(ATTRIBUTES)
-    if content_of(path / "zarr.json") is None or FeatureStore.open(path).spec != NEW.spec:
+    other = NEW.begin(path, writer.taking.base)
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        renames = before_rename(n, interrupt if killed else lambda: other.finish(ATTRIBUTES), patch)
+        writer.finish(ATTRIBUTES)
+    if not killed:
+        writer.close()
+        other.finish(ATTRIBUTES)
+    elif content_of(path / "zarr.json") is None or FeatureStore.open(path).spec != NEW.spec:
         with NEW.begin(path, FeatureStore.open(path) if path.exists() else None) as again:
             assert again.missing_units() == [], "nothing is lost"
             again.finish(ATTRIBUTES)
@@ -240,26 +210,7 @@ def test_killed_before_it_gives_a_name(
     assert files(path) == NEW.expected(tmp_path / "new")
     assert files(path.with_name("one.old")) == {"backup": b"mine"}
     assert not (path.parent / ".staging").exists()
-    assert n < 5 or renames.left >= 0, "more names than are tested"
-
-
-@pytest.mark.usefixtures("_no_waiting")
-@pytest.mark.parametrize("n", range(6))
-@pytest.mark.parametrize("replaces", [False, True])
-def test_another_finishes_before_it_gives_a_name(
-    n: int, replaces: bool, system: None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As by a process that is stopped there for long; or by one that shares the work, at the same moment."""
-    writer = begin_again(replaces, path, tmp_path)
-    other = NEW.begin(path, writer.taking.base)
-    with monkeypatch.context() as patch:
-        Renames(patch, n, lambda: other.finish(ATTRIBUTES))
-        writer.finish(ATTRIBUTES)
-    writer.close()
-    other.finish(ATTRIBUTES)
-    discard_staging(path, NEW.spec.key)
-    assert files(path) == NEW.expected(tmp_path / "new")
-    assert not (path.parent / ".staging").exists()
+    assert n < 5 or next(renames) <= n, "more names than are tested"
 
 
 @pytest.mark.usefixtures("_no_waiting")
@@ -270,7 +221,7 @@ def test_killed_before_a_refused_set_has_its_name_again(
     writer = begin_again(False, path, tmp_path)
     put(path / "notes.txt")
     with monkeypatch.context() as patch:
-        Renames(patch, n, interrupt)
+        before_rename(n, interrupt, patch)
         with pytest.raises(KeyboardInterrupt if n == 1 else StoreError):
             writer.finish(ATTRIBUTES)
     with pytest.raises(StoreError, match="already holds files"):
@@ -296,3 +247,61 @@ def test_cleaning_leaves_files_of_others(path: Path) -> None:
         with pytest.raises(StoreError):
             clean()
         assert files(staging) == {"notes.txt": b"mine"}
+
+
+EARLIER = ("mark.json", "heads/*.json", "table.csv")
+MINE = {"heads/notes.txt": b"mine", "notes.txt": b"mine"}
+
+
+def write_result(place: ResultFolder, content: dict[str, bytes]) -> None:
+    with place.written() as folder:
+        (folder / "heads").mkdir()
+        for name, data in content.items():
+            (folder / name).write_bytes(data)
+
+
+def first_result(folder: Path) -> ResultFolder:
+    place = ResultFolder(folder, "mark.json", EARLIER)
+    write_result(place, {"mark.json": b"1", "heads/a.json": b"1", "table.csv": b"1"})
+    return place
+
+
+@pytest.mark.usefixtures("system")
+def test_an_earlier_result_is_replaced_and_other_files_stay(tmp_path: Path) -> None:
+    first_result(out := tmp_path / "out")
+    for name, content in MINE.items():
+        (out / name).write_bytes(content)
+    os.link(out / "table.csv", tmp_path / "cached")  # as DVC's cache may
+    for new in ({"mark.json": b"2", "heads/b.json": b"2"}, {"mark.json": b"2", "table.csv": b"3"}):
+        write_result(ResultFolder(out, "mark.json", EARLIER), new)
+        assert files(out) == MINE | new
+    assert (tmp_path / "cached").read_bytes() == b"1"
+    with pytest.raises(FileNotFoundError):
+        write_result(ResultFolder(out, "mark.json"), {"none/x": b""})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cached", "out"], "nothing is left of one that failed"
+
+
+@pytest.mark.usefixtures("system")
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        first_result,
+        lambda folder: write_result(first_result(folder), {"mark.json": b"3"}),
+        lambda folder: (folder.mkdir(), (folder / "mark.json").touch()),
+    ],
+    ids=["one", "two", "no result"],
+)
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_result_that_came_meanwhile_is_not(meanwhile: Callable[[Path], object], begun: bool, tmp_path: Path) -> None:
+    out, new = tmp_path / "out", {"mark.json": b"2", "heads/b.json": b"2"}
+    if begun:
+        write_result(ResultFolder(out, "mark.json"), {"mark.json": b"0"})
+    place = ResultFolder(out, "mark.json", EARLIER)
+    shutil.rmtree(out, ignore_errors=True)
+    meanwhile(out)
+    before = files(out)
+    with pytest.raises(StoreError, match=r"that of this run is in .*\.unfinished/out\."):
+        write_result(place, new)
+    assert files(out) == before
+    (kept,) = (tmp_path / ".unfinished").iterdir()
+    assert files(kept) == new

@@ -40,12 +40,6 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def _nbytes(array: Any) -> int:
-    """Of all its shards, but for the padding of the last one."""
-    layout = array.layout
-    return sum(layout.nbytes(shard) for shard in range(layout.n_shards))
-
-
 @pytest.mark.parametrize("rows", [[3], [1, 30], [0, 0, 1], [5, 5, 7, 9], [63, 64], [149, 2, 2, 4], range(0, N, 7), []])
 def test_some_rows(written: Path, contents: dict[str, np.ndarray], rows: list[int]) -> None:
     for verified in ("first", "never", "always"):
@@ -59,29 +53,25 @@ def test_everything_is_asked_for_once_in_long_pieces(wide: Path) -> None:
     expected = FeatureStore.open(wide).tokens("patch").all()
     Service.reset()
     assert same(array.all(), expected)
-    assert Service.nbytes() <= _nbytes(array)
+    assert Service.nbytes() <= sum(shard["nbytes"] for shard in array.shards)
     tails = array.layout.n_shards
     assert len(Service.data()) == tails + sum(-(-array.layout.data_nbytes(i) // PIECE_NBYTES) for i in range(tails))
     assert max(stop - start for _, start, stop in Service.data()) == PIECE_NBYTES
 
 
-def test_a_row_costs_no_more_than_its_digest_and_the_tail(wide: Path) -> None:
+def test_rows_that_share_a_digest_are_one_request(written: Path, wide: Path) -> None:
+    """And a row costs no more than its digest and the tail."""
+    array = FeatureStore.open(f"service://{written}").tokens("patch")
+    assert array.layout.checked_rows == 32
+    for rows, n_requests in (([0, 5, 9, 31, 40], 2), ([0, 100], 3)):  # with the tails
+        Service.reset()
+        array.rows(rows)
+        assert len(Service.data()) == n_requests
     array = FeatureStore.open(f"service://{wide}").tokens("patch")
     Service.reset()
     array.rows([700])
     tail = array.layout.nbytes(1) - array.layout.data_nbytes(1)
     assert sorted(stop - start for _, start, stop in Service.data()) == [tail, array.layout.checked_rows * ROW]
-
-
-def test_rows_that_share_a_digest_are_one_request(written: Path) -> None:
-    array = FeatureStore.open(f"service://{written}").tokens("patch")
-    assert array.layout.checked_rows == 32
-    Service.reset()
-    array.rows([0, 5, 9, 31, 40])
-    assert len(Service.data()) == 2  # and the tail
-    Service.reset()
-    array.rows([0, 100])
-    assert len(Service.data()) == 3
 
 
 def test_a_store_is_opened_in_a_few_rounds(written: Path) -> None:
@@ -130,28 +120,26 @@ def test_an_epoch_asks_for_long_pieces_once(wide: Path, placement: Any) -> None:
     assert loader.threads == REQUESTS
     rows = np.concatenate([batch["row"].numpy() for batch in loader.epoch(1)])
     assert np.sort(rows).tolist() == list(range(WIDE_N))
-    assert Service.nbytes() <= _nbytes(array)
+    assert Service.nbytes() <= sum(shard["nbytes"] for shard in array.shards)
     assert len(Service.data()) <= array.layout.n_shards * (2 + WIDE_SHARD * ROW // PIECE_NBYTES)
     assert 5 <= Service.most <= REQUESTS
     assert shuffle_quality(loader.order.visited(1))["displacement"] > 0.5
 
 
-def test_a_short_answer(wide: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda _, data: data[:-1], rf"{WIDE}/c/0/0/0 returned {2 * ROW - 1} bytes, expected {2 * ROW} \(from byte {ROW} on\)"),
+        (lambda _, data: b"", "returned 0 bytes"),
+        (lambda path, _: Path(path).read_bytes(), f"bytes, expected {2 * ROW} "),
+    ],
+    ids=["a byte less", "nothing", "ranges are ignored"],
+)
+def test_an_answer_of_another_length(wide: Path, answer: Any, message: str) -> None:
     array = FeatureStore.open(f"service://{wide}", verify="never").tokens("patch")
-    Service.answer = staticmethod(lambda _, data: data[:-1])
-    message = rf"{WIDE}/c/0/0/0 returned {2 * ROW - 1} bytes, expected {2 * ROW} \(from byte {ROW} on\)"
+    Service.answer = staticmethod(answer)
     with pytest.raises(StoreError, match=message):
         array.rows([1, 2])
-    Service.answer = staticmethod(lambda _, data: b"")
-    with pytest.raises(StoreError, match="returned 0 bytes"):
-        array.rows([1])
-
-
-def test_a_server_that_ignores_ranges(wide: Path) -> None:
-    array = FeatureStore.open(f"service://{wide}", verify="never").tokens("patch")
-    Service.answer = staticmethod(lambda path, _: Path(path).read_bytes())
-    with pytest.raises(StoreError, match=f"bytes, expected {ROW} "):
-        array.rows([0])
 
 
 @pytest.mark.parametrize("error", [ConnectionError("reset by peer"), TimeoutError(), PermissionError("403")])
@@ -175,14 +163,15 @@ def test_a_lost_connection(wide: Path, placement: Any, error: Exception) -> None
         store.tokens("patch").all()
 
 
-def test_s3(written_small: Path, contents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 7}})
+@pytest.fixture
+def bucket() -> Iterator[Any]:
     with served("bucket") as fs:
-        _check_s3(fs, written_small, contents)
+        yield fs
 
 
-def _check_s3(fs: Any, path: Path, contents: dict[str, np.ndarray]) -> None:
-    fs.pipe({f"bucket/sets/one/{name}": content for name, content in files(path).items()})
+def test_s3(bucket: Any, written_small: Path, contents: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 7}})
+    bucket.pipe({f"bucket/sets/one/{name}": content for name, content in files(written_small).items()})
     store = FeatureStore.open("s3://bucket/sets/one", key=SPEC.key)
     assert isinstance(store.place, ObjectStore)
     assert store.place._fs.config_kwargs == {"max_pool_connections": REQUESTS, "read_timeout": 7}
@@ -192,8 +181,8 @@ def _check_s3(fs: Any, path: Path, contents: dict[str, np.ndarray]) -> None:
     for batch in Loader({"x": store.tokens("patch")}, store.labels, placement="stream", dtype=None).epoch():
         assert same(batch["x"].numpy(), contents[WIDE][batch["row"].numpy()])
     assert all(problem is None for _, _, problem in verify("s3://bucket/sets/one"))
-    half = os.urandom(fs.size(f"bucket/sets/one/{WIDE}/c/0/0/0") // 2)
-    fs.pipe(f"bucket/sets/one/{WIDE}/c/0/0/0", half)
+    half = os.urandom(bucket.size(f"bucket/sets/one/{WIDE}/c/0/0/0") // 2)
+    bucket.pipe(f"bucket/sets/one/{WIDE}/c/0/0/0", half)
     with pytest.raises(StoreError, match=f"s3://bucket/sets/one/{WIDE}/c/0/0/0 (returned|cannot be read)"):
         store.place.open(f"{WIDE}/c/0/0/0").read(len(half) - 10, 20, memoryview(b""))
     with pytest.raises(StoreError, match=f"{WIDE}/c/0/0/0 has {len(half)} bytes, expected"):

@@ -11,7 +11,7 @@ import pytest
 from store import ArrayLayout, StoreError
 from store.writing.shard import salvage
 from tests.folders import files
-from tests.store.conftest import edit, flip, shard_bytes
+from tests.store.conftest import flip, shard_bytes
 from tests.store.tiny import SHARD, Tiny
 
 TINY = Tiny(90, (3, 5))
@@ -60,15 +60,7 @@ def _swap(path: Path) -> None:
     (path / SHARD_1).write_bytes(other)
 
 
-def _describe_otherwise(path: Path) -> None:
-    edit(path, lambda meta: meta.update(dimension_names=["image", "patch", "colour"]), PATCH)
-
-
-def _sound_but_not_ours(path: Path) -> None:
-    (layout,) = (a for a in TINY.layouts if a.name == PATCH)
-    (path / SHARD_1).write_bytes(shard_bytes(layout, 1, np.ones((32, 2, 3), "float16")))
-
-
+OTHER_ROWS = shard_bytes(next(a for a in TINY.layouts if a.name == PATCH), 1, np.ones((32, 2, 3), "float16"))
 GROUP, META, SHARD_0, SHARD_1, SHARD_2 = "zarr.json", f"{PATCH}/zarr.json", *(f"{PATCH}/c/{unit}/0/0" for unit in range(3))
 OF_PATCH = [(PATCH, unit) for unit in range(3)]
 DAMAGE: dict[str, tuple[list[Callable[[Path], object]], list[tuple[str, int]]]] = {
@@ -86,7 +78,7 @@ DAMAGE: dict[str, tuple[list[Callable[[Path], object]], list[tuple[str, int]]]] 
     "metadata of another": ([lambda path: shutil.copy(path / OTHER / GROUP, path / META)], []),
     **{f"metadata and bit {at}": ([_flip(META, 40), _flip(SHARD_1, at)], OF_PATCH) for at in (0, 12 * SHARD + 3, -1)},
     "metadata and a lost shard": ([_flip(META, 40), _lose(SHARD_1)], OF_PATCH),
-    "metadata and a shard of other rows": ([_flip(META, 40), _sound_but_not_ours], OF_PATCH),
+    "metadata and a shard of other rows": ([_flip(META, 40), _put(SHARD_1, OTHER_ROWS)], OF_PATCH),
     "groups in between": ([_flip("patch/zarr.json", 3), _lose("registers/zarr.json"), _put("patch/block3/zarr.json", b"")], []),
     "constants": ([_flip("norm/weight/c/0", 0), _lose("norm/weight/zarr.json")], []),
     "many kinds": (

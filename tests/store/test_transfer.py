@@ -1,31 +1,34 @@
 """Copies of feature sets: the same bytes after any interruption, and no damaged or foreign byte."""
 
+import errno
 import os
 import shutil
 import signal
 import time
 import uuid
 from collections import namedtuple
-from collections.abc import Iterable
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from store import FeatureStore, StoreError
 from store.format.unfinished import is_stub, write_stub
 from store.moving import transfer
 from store.moving.receipt import Receipt
 from store.moving.transfer import PULLED, pull, upload
-from store.places import LocalFolder
+from store.places import LocalFolder, place_at
 from store.places.object_store import ObjectStore
 from store.places.place import map_parallel
 from store.writing.claims import alone
 from tests.folders import files
 from tests.forked import kill_after, status
 from tests.store.conftest import flip, layouts, values, write
+from tests.store.test_disk import refuse
+from tests.store.test_writing import before_call, content
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -33,40 +36,36 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"memory://{uuid.uuid4().hex}/sets/one" if request.param == "memory" else str(tmp_path / "shared" / "one")
 
 
+@pytest.fixture
+def store(written: Path) -> FeatureStore:
+    return FeatureStore.open(written)
+
+
 def at(address: str) -> tuple[Any, str]:
     return fsspec.core.url_to_fs(address)
 
 
-def content(address: str) -> dict[str, bytes]:
-    """All files that are there."""
-    fs, root = at(address)
-    return {name[len(root.rstrip("/")) + 1 :]: fs.cat_file(name) for name in fs.find(root)}
-
-
-def written_names(monkeypatch: pytest.MonkeyPatch, at_most: int = 1000) -> list[str]:
-    """Names of the files that are written to a shared place, in order; more than so many fail."""
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the shards whose bytes are read to be moved, in order."""
     names: list[str] = []
-    for kind in (LocalFolder, ObjectStore):
-
-        def put(self: Any, name: str, parts: Iterable[bytes], nbytes: int, real: Any = kind.put) -> None:
-            if len(names) >= at_most:
-                raise StoreError("the network is gone")
-            real(self, name, parts, nbytes)
-            names.append(name)
-
-        monkeypatch.setattr(kind, "put", put)
+    real = transfer.pieces
+    monkeypatch.setattr(transfer, "pieces", lambda a, i: (names.append(a.layout.file(i)), real(a, i))[1])
     return names
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    return written_names(monkeypatch)
-
-
-def stop_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the upload of any shard after the first n fail."""
-    written_names(monkeypatch, n)
-    monkeypatch.setattr("store.places.object_store.AT_ONCE", 1)
+def upload_a_part(n: int, path: Path, address: str) -> dict[str, bytes]:
+    """What is there when the upload of a file after the first n has failed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("store.places.object_store.AT_ONCE", 1)
+        before_call(n, lambda: refuse(errno.ENETDOWN), patch, type(place_at(address)), "put")
+        with pytest.raises(OSError, match="Network is down"):
+            upload(FeatureStore.open(path), address)
+    with pytest.raises(StoreError, match=r"is not a feature set: it has no zarr\.json"):
+        FeatureStore.open(address)
+    left = content(address)
+    assert len(left) == n
+    return left
 
 
 def upload_until_killed(path: Path, address: str) -> None:
@@ -75,54 +74,31 @@ def upload_until_killed(path: Path, address: str) -> None:
 
 
 def pull_until_killed(path: Path, out: Path, n: int) -> None:
-    kill_after(n, (transfer, "write_file"), (os, "rename"), (shutil, "rmtree"))
+    kill_after(n, (LocalFolder, "put"), (transfer, "write_file"), (os, "rename"), (shutil, "rmtree"))
     pull(str(path), out)
 
 
 class TestUpload:
-    def test_the_same_bytes(self, address: str, written: Path, sent: list[str]) -> None:
+    def test_the_same_bytes(self, address: str, store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
         reported: list[int] = []
-        upload(FeatureStore.open(written), address, reported.append)
-        assert content(address) == files(written)
-        assert sent[-1] == "zarr.json"
-        assert max(i for i, name in enumerate(sent) if "/c/" in name) < min(
-            i for i, name in enumerate(sent) if name.endswith("zarr.json")
-        )
-        receipt = Receipt.from_store(FeatureStore.open(written))
+        upload(store, address, reported.append)
+        assert content(address) == files(store.path)
+        receipt = Receipt.from_store(store)
         assert sum(reported) == receipt.nbytes
         receipt.check(FeatureStore.open(address), whole=True)
-        sent.clear()
-        upload(FeatureStore.open(written), address)
-        assert sent == [], "nothing a second time"
+        before_call(0, pytest.fail, monkeypatch, type(place_at(address)), "put")
+        upload(store, address)  # nothing a second time
 
-    @pytest.mark.parametrize("n", [0, 1, 7])
-    def test_interrupted(self, n: int, address: str, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        store = FeatureStore.open(written)
-        with monkeypatch.context() as patch:
-            stop_after(n, patch)
-            with pytest.raises(StoreError, match="the network is gone"):
-                upload(store, address)
-        assert len(content(address)) == n
-        with pytest.raises(StoreError, match=r"is not a feature set: it has no zarr\.json"):
-            FeatureStore.open(address)
-        before = set(content(address))
-        with monkeypatch.context() as patch:
-            again: list[str] = []
-            real = transfer.pieces
-            patch.setattr("store.moving.transfer.pieces", lambda a, i: again.append(a.layout.file(i)) or real(a, i))  # type: ignore[func-returns-value]
-            upload(store, address)
-        assert not before & set(again), "what is there is not sent again"
-        assert content(address) == files(written)
+    @pytest.mark.parametrize("n", [0, 1, 7, -1])
+    def test_interrupted(self, n: int, address: str, store: FeatureStore, moved: list[str]) -> None:
+        left = upload_a_part(n % len(files(store.path)), store.path, address)
+        moved.clear()
+        upload(store, address)
+        assert not left.keys() & set(moved), "what is there is not sent again"
+        assert content(address) == files(store.path)
 
-    def test_what_another_upload_has_left_does_not_count(
-        self, address: str, written: Path, computed_elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with monkeypatch.context() as patch:
-            stop_after(20, patch)
-            with pytest.raises(StoreError):
-                upload(FeatureStore.open(computed_elsewhere), address)
-        left, ours = content(address), files(written)
-        assert len(left) == 20
+    def test_what_another_upload_has_left_does_not_count(self, address: str, written: Path, computed_elsewhere: Path) -> None:
+        left, ours = upload_a_part(20, computed_elsewhere, address), files(written)
         assert sum(left[name] != ours[name] for name in left) > 10
         upload(FeatureStore.open(written), address)
         assert content(address) == ours
@@ -133,24 +109,20 @@ class TestUpload:
             upload(FeatureStore.open(written), address)
         assert content(address) == files(computed_elsewhere)
 
-    def test_files_of_none(self, address: str, written: Path) -> None:
-        fs, root = at(address)
-        fs.makedirs(f"{root}/patch/block5/view0/c/17/0", exist_ok=True)
-        fs.pipe_file(f"{root}/patch/block5/view0/c/17/0/0", b"x")
-        with pytest.raises(StoreError, match="holds 1 files that do not belong to this set, first patch/block5/view0/c/17/0/0"):
-            upload(FeatureStore.open(written), address)
+    def test_files_of_none(self, address: str, store: FeatureStore) -> None:
+        place_at(address).put(name := "patch/block5/view0/c/17/0/0", [b"x"], 1)
+        with pytest.raises(StoreError, match=f"holds 1 files that do not belong to this set, first {name}"):
+            upload(store, address)
 
-    def test_damaged_and_deleted_shards_of_a_finished_copy(self, address: str, written: Path, sent: list[str]) -> None:
-        store = FeatureStore.open(written)
+    def test_damaged_and_deleted_shards_of_a_finished_copy(self, address: str, store: FeatureStore, moved: list[str]) -> None:
         upload(store, address)
-        fs, root = at(address)
         gone, cut = "patch/block5/view0/c/1/0/0", "cls/block5/view0/c/0/0"
-        fs.rm(f"{root}/{gone}")
-        fs.pipe_file(f"{root}/{cut}", b"x")
-        sent.clear()
+        place_at(address).remove([gone])
+        place_at(address).put(cut, [b"x"], 1)
+        moved.clear()
         upload(store, address)
-        assert sorted(sent) == [cut, gone]
-        assert content(address) == files(written)
+        assert sorted(moved) == [cut, gone]
+        assert content(address) == files(store.path)
 
     @pytest.mark.parametrize(("place", "what"), [(3, "rows 0 to 31"), (-10, "its tail")])
     def test_a_damaged_local_shard_is_not_sent(self, place: int, what: str, address: str, path: Path) -> None:
@@ -165,76 +137,68 @@ class TestUpload:
             upload(FeatureStore.open(path), address)
         assert content(address) == {}
 
-    def test_a_service_that_loses_what_it_took(self, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        address = f"memory://{uuid.uuid4().hex}/one"
-        real = ObjectStore.put
-
-        def put(self: Any, name: str, parts: Iterable[bytes], nbytes: int) -> None:
-            if name != "norm/bias/c/0":
-                real(self, name, parts, nbytes)
-
-        monkeypatch.setattr(ObjectStore, "put", put)
+    def test_a_service_that_loses_what_it_took(self, store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, address = ObjectStore.put, f"memory://{uuid.uuid4().hex}/one"
+        lossy = lambda self, name, *given: None if name == "norm/bias/c/0" else real(self, name, *given)  # noqa: E731
+        monkeypatch.setattr(ObjectStore, "put", lossy)
         with pytest.raises(StoreError, match="norm/bias/c/0 has no bytes after it was sent, expected"):
-            upload(FeatureStore.open(written), address)
+            upload(store, address)
         assert "zarr.json" not in content(address)
 
-    def test_a_place_where_nobody_may_write(self, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_place_where_nobody_may_write(self, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(StoreError, match=r"cannot be written.*it goes on where it was"):
-            upload(FeatureStore.open(written), str(tmp_path / "file" / "one"))
+            upload(store, str(tmp_path / "file" / "one"))
+        monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda *_, **__: refuse(errno.EACCES))
+        with pytest.raises(StoreError, match=r"cannot be written: .*Permission denied; check the network, your credentials"):
+            upload(store, "memory://nobody/one")
 
-        def refuse(*_: object, **__: object) -> None:
-            raise PermissionError("403 Forbidden")
-
-        monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", refuse)
-        with pytest.raises(StoreError, match="cannot be written: 403 Forbidden; check the network, your credentials"):
-            upload(FeatureStore.open(written), "memory://nobody/one")
-
-    def test_killed(self, written: Path, tmp_path: Path) -> None:
-        assert status(upload_until_killed, written, str(tmp_path / "one")) == -signal.SIGKILL
-        left = content(str(tmp_path / "one"))
-        assert 0 < len(left) < len(files(written))
-        upload(FeatureStore.open(written), str(tmp_path / "one"))
-        assert files(tmp_path / "one") == files(written)
+    def test_killed(self, store: FeatureStore, tmp_path: Path) -> None:
+        assert status(upload_until_killed, store.path, str(tmp_path / "one")) == -signal.SIGKILL
+        assert 0 < len(content(tmp_path / "one")) < len(files(store.path))
+        upload(store, str(tmp_path / "one"))
+        assert files(tmp_path / "one") == files(store.path)
 
 
 @pytest.fixture
-def shared(address: str, written: Path) -> str:
-    upload(FeatureStore.open(written), address)
+def shared(address: str, store: FeatureStore) -> str:
+    upload(store, address)
     return address
 
 
-class TestPull:
-    def test_the_same_bytes(self, shared: str, written: Path, tmp_path: Path) -> None:
-        reported: list[int] = []
-        store = pull(shared, tmp_path / "features" / "one", progress=reported.append)
-        assert files(tmp_path / "features" / "one") == files(written)
-        assert sum(reported) == Receipt.from_store(store).nbytes
-        assert [p.name for p in (tmp_path / "features").iterdir()] == ["one"], "nothing is left behind"
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "features" / "one"
 
-    def test_some_kinds_then_others(self, shared: str, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        out = tmp_path / "features" / "one"
+
+@pytest.fixture(params=[False, True], ids=["nothing", "a stub"])
+def _begun(request: pytest.FixtureRequest, out: Path, written: Path) -> None:
+    """What is at the place of a copy."""
+    if request.param:
+        write_stub(out, (written / "zarr.json").read_bytes())
+        assert is_stub(out)
+
+
+class TestPull:
+    @pytest.mark.usefixtures("_begun")
+    def test_some_kinds_then_others_then_all(self, shared: str, written: Path, out: Path, moved: list[str]) -> None:
         store = pull(shared, out, ["cls", "images"])
         assert store.kinds == ["cls", "images"]
+        assert not is_stub(out)
         assert not (out / "patch").exists()
-        fetched: list[str] = []
-        real = transfer.pieces
-        monkeypatch.setattr("store.moving.transfer.pieces", lambda a, i: fetched.append(a.name) or real(a, i))  # type: ignore[func-returns-value]
+        moved.clear()
         reported: list[int] = []
-        pull(shared, out, ["cls", "patch"], reported.append)
-        assert set(fetched) == {"patch/block3/view0", "patch/block5/view0"}
-        assert sum(reported) == sum(
-            shard["nbytes"] for n, a in store.arrays.items() if n[:3] == "cls" for shard in a.shards
-        ) + sum(shard["nbytes"] for n, a in FeatureStore.open(out).arrays.items() if n[:5] == "patch" for shard in a.shards)
-        pull(shared, out)
+        store = pull(shared, out, ["cls", "patch"], reported.append)
+        assert {name.partition("/c/")[0] for name in moved} == {"patch/block3/view0", "patch/block5/view0"}
+        assert sum(reported) == sum(s["nbytes"] for n, a in store.arrays.items() if n[:3] in ("cls", "pat") for s in a.shards)
+        reported.clear()
+        receipt = Receipt.from_store(pull(shared, out, progress=reported.append))
+        assert sum(reported) == receipt.nbytes
         assert files(out) == files(written)
+        assert [p.name for p in out.parent.iterdir()] == ["one"], "nothing is left behind"
 
-    @pytest.mark.parametrize("stub", [False, True])
-    def test_what_comes_meanwhile_stays(self, stub: bool, shared: str, written: Path, tmp_path: Path) -> None:
-        out = tmp_path / "features" / "one"
-        if stub:
-            write_stub(out, (written / "zarr.json").read_bytes())
-
+    @pytest.mark.usefixtures("_begun")
+    def test_what_comes_meanwhile_stays(self, shared: str, written: Path, out: Path, tmp_path: Path) -> None:
         def put(_: int) -> None:
             (out / "patch/mine").mkdir(parents=True, exist_ok=True)
             (out / "patch/mine/notes.txt").write_text("mine")
@@ -245,48 +209,29 @@ class TestPull:
         os.rename(out / "patch/mine", tmp_path / "mine")
         assert files(pull(shared, out).path) == files(written)
 
-    def test_into_a_stub(self, shared: str, written: Path, tmp_path: Path) -> None:
-        out = tmp_path / "features" / "one"
-        write_stub(out, (written / "zarr.json").read_bytes())
-        assert is_stub(out)
-        assert pull(shared, out, ["cls", "images"]).kinds == ["cls", "images"]
-        assert not is_stub(out)
-        pull(shared, out)
-        assert files(out) == files(written)
-
-    @pytest.mark.parametrize("stub", [False, True])
-    def test_killed_anywhere(self, stub: bool, written: Path, tmp_path: Path) -> None:
+    @pytest.mark.usefixtures("_begun")
+    def test_killed_anywhere(self, written: Path, out: Path) -> None:
         """After every so many files and renames; a folder is never taken for a set that it is not."""
-        whole, out = files(written), tmp_path / "features" / "one"
-        if stub:
-            write_stub(out, whole["zarr.json"])
+        whole = files(written)
         for n in (0, 3, 20, 29, 40, 60, 61, 63, 66, 1000):
             ended = status(pull_until_killed, written, out, n)
             assert ended in (0, -signal.SIGKILL)
             if (out / "zarr.json").exists() and not is_stub(out):
-                for kind in (p for p in out.iterdir() if (p / "zarr.json").exists()):
-                    assert {f: c for f, c in files(out).items() if f.startswith(kind.name)} == {
-                        f: c for f, c in whole.items() if f.startswith(kind.name)
-                    }
+                kinds = tuple(f"{path.parent.name}/" for path in out.glob("*/zarr.json"))
+                present, expected = ({n: c for n, c in one.items() if n.startswith(kinds)} for one in (files(out), whole))
+                assert present == expected
         assert ended == 0
         assert files(out) == whole
         assert [p.name for p in out.parent.iterdir()] == ["one"]
 
+    @pytest.mark.parametrize("kinds", [None, ["cls"]], ids=["all", "other kinds"])
     def test_what_an_interrupted_fetch_of_other_bytes_has_left(
-        self, shared: str, written: Path, computed_elsewhere: Path, tmp_path: Path
+        self, kinds: list[str] | None, shared: str, store: FeatureStore, computed_elsewhere: Path, out: Path
     ) -> None:
-        out, key = tmp_path / "features" / "one", FeatureStore.open(written).spec.key
-        shutil.copytree(computed_elsewhere, out.parent / PULLED / f"one-{key}")
-        pull(shared, out)
-        assert files(out) == files(written)
-
-    def test_kinds_that_an_interrupted_fetch_has_begun_and_nobody_wants_any_more(
-        self, shared: str, written: Path, tmp_path: Path
-    ) -> None:
-        out, key = tmp_path / "features" / "one", FeatureStore.open(written).spec.key
-        shutil.copytree(written / "patch/block5", out.parent / PULLED / f"one-{key}" / "patch/block5")
-        assert pull(shared, out, ["cls"]).kinds == ["cls"]
-        assert {p.name for p in out.iterdir()} == {"zarr.json", "cls"}
+        shutil.copytree(computed_elsewhere, out.parent / PULLED / f"one-{store.spec.key}")
+        pull(shared, out, kinds)
+        names = None if kinds is None else ("zarr.json", "cls/")
+        assert files(out) == {n: c for n, c in files(store.path).items() if names is None or n.startswith(names)}
 
     def test_a_damaged_copy_is_mended(self, shared: str, written: Path, path: Path) -> None:
         (path / "patch/block5/view0/c/1/0/0").unlink()
@@ -294,7 +239,7 @@ class TestPull:
         pull(shared, path)
         assert files(path) == files(written)
 
-    def test_damage_at_the_source(self, shared: str, tmp_path: Path) -> None:
+    def test_damage_at_the_source(self, shared: str, out: Path) -> None:
         fs, root = at(shared)
         data = bytearray(fs.cat_file(f"{root}/images/label/c/0"))
         data[5] ^= 1
@@ -305,16 +250,16 @@ class TestPull:
         ):
             change()
             with pytest.raises(StoreError, match=message):
-                pull(shared, tmp_path / "one", ["images"] if "label" in message else ["patch"])
-            assert not (tmp_path / "one").exists()
-        assert pull(shared, tmp_path / "one", ["cls"]).kinds == ["cls"]
+                pull(shared, out, ["images"] if "label" in message else ["patch"])
+            assert not out.exists()
+        assert pull(shared, out, ["cls"]).kinds == ["cls"]
 
-    def test_kinds_that_there_are_not(self, shared: str, tmp_path: Path) -> None:
+    def test_kinds_that_there_are_not(self, shared: str, out: Path, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="unknown kind of arrays 'patches'; did you mean 'patch'"):
-            pull(shared, tmp_path / "one", ["patches"])
+            pull(shared, out, ["patches"])
         write(tmp_path / "lean", [a for a in layouts() if a.name == "images/label"], values(layouts()))
         with pytest.raises(StoreError, match="lean has no registers: its encoder has none, or it was extracted without"):
-            pull(str(tmp_path / "lean"), tmp_path / "one", ["registers"])
+            pull(str(tmp_path / "lean"), out, ["registers"])
 
     def test_other_files_in_the_folder(self, shared: str, computed_elsewhere: Path, tmp_path: Path) -> None:
         (tmp_path / "mine").mkdir()
@@ -326,24 +271,23 @@ class TestPull:
                 pull(shared, tmp_path / name)
             assert files(tmp_path / name) == before
 
-    def test_too_little_space(self, shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_little_space(self, shared: str, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = namedtuple("usage", "total used free")
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 1000))
         with pytest.raises(StoreError, match=r"GB are to be fetched to .*, 1e-06 GB are free there"):
-            pull(shared, tmp_path / "one")
+            pull(shared, out)
 
-    def test_two_at_a_time(self, shared: str, tmp_path: Path) -> None:
-        key = FeatureStore.open(shared).spec.key
-        with alone(tmp_path / PULLED / f"one-{key}", "one"), pytest.raises(StoreError, match="one is being written by process"):
-            pull(shared, tmp_path / "one")
-        pull(shared, tmp_path / "one")
+    def test_two_at_a_time(self, shared: str, store: FeatureStore, out: Path) -> None:
+        claimed = alone(out.parent / PULLED / f"one-{store.spec.key}", "one")
+        with claimed, pytest.raises(StoreError, match="one is being written by process"):
+            pull(shared, out)
 
 
-def test_large_shards_go_in_pieces(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_shards_go_in_pieces(store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "PIECE_NBYTES", 100)
-    upload(FeatureStore.open(written), str(tmp_path / "up"))
+    upload(store, str(tmp_path / "up"))
     pull(str(tmp_path / "up"), tmp_path / "down")
-    assert files(tmp_path / "down") == files(written)
+    assert files(tmp_path / "down") == files(store.path)
 
 
 @pytest.mark.parametrize("requests", [1, 3])

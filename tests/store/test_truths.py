@@ -1,28 +1,33 @@
-"""Label maps and instances in a feature set: as they were given, image by image, and what is wrong is refused."""
+"""Label maps and instances in a feature set: as they were given, image by image, as views show them, and nothing wrong."""
 
-import pickle
 import shutil
+from collections.abc import Callable
+from fractions import Fraction
+from math import floor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
+from torch.utils.data import DataLoader, Dataset
 
 from store import FeatureStore, FeatureWriter, StoreError, verify
 from store.exchange import EXCHANGES
 from store.exchange.exchange import WRITTEN
 from store.format import layout
-from store.format.array import ArrayReader
 from store.moving.receipt import Receipt
 from store.moving.transfer import upload
 from store.truths import Instance, rle
-from store.truths.reading import TruthColumns
+from store.truths.reading import Segmentation, TruthColumns
+from store.truths.view import boxes_in_view, map_in_view, masks_in_view, patch_labels
 from store.writing.shard import salvage
 from tests.features import write_features
 from tests.folders import files
+from tests.forked import CONTEXT
 from tests.store.exported import export, import_as
 from tests.truths import instances_of, with_truths
 
@@ -68,10 +73,6 @@ def test_instances(store: FeatureStore) -> None:
     assert truths.of(1).boxes.dtype == np.float32
 
 
-def test_a_reader_can_be_sent_to_another_process(store: FeatureStore) -> None:
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(store.segmentation)).label_map(2), MAPS[2])
-
-
 def test_boxes_alone(tmp_path: Path) -> None:
     boxes = [[Instance(0, (1, 2, 3, 4.5), 6.0, True)], [], [Instance(1, (0, 0, 1, 1), 1.0)]]
     plain = write_features(tmp_path / "plain", n=3)
@@ -81,10 +82,7 @@ def test_boxes_alone(tmp_path: Path) -> None:
     assert len(stored.instances.of(1)) == 0
     with pytest.raises(StoreError, match="have boxes, and no masks"):
         image.masks()
-
-
-def test_no_instance_at_all(tmp_path: Path) -> None:
-    stored = with_truths(write_features(tmp_path / "plain", n=3), tmp_path / "set", instances=[[], [], []])
+    stored = with_truths(plain, tmp_path / "none", instances=[[], [], []])
     assert [len(stored.instances.of(row)) for row in range(3)] == [0, 0, 0]
 
 
@@ -118,44 +116,26 @@ def test_grid(store: FeatureStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        ("segmentation/first", lambda values: values[::-1].copy(), "first does not ascend from 0"),
-        ("segmentation/first", lambda values: values[[0, 2, 1, 3, 4, 5]], "first does not ascend from 0"),
-        ("segmentation/first", lambda values: np.concatenate([[1], values[1:]]), "first does not ascend from 0"),
-        ("segmentation/label", lambda values: values + 9, "labels 9 to 11 for 3 classes"),
-        ("segmentation/label", lambda values: values + 1, "labels 1 to 3 for 3 classes"),
-        ("segmentation/label", lambda values: values - 1, "labels -1 to 1 for 3 classes"),
-        ("segmentation/label", lambda values: values[:-1], r"label is \[\d+\] int32, expected"),
-        ("segmentation/counts", lambda values: values[:-1], r"start ends at \d+, expected the \d+ bytes of counts"),
-        ("segmentation/start", lambda values: values.astype(np.int32), "start is .* int32, expected .* int64"),
+        ("first", lambda values: values[::-1].copy(), "first does not ascend from 0"),
+        ("first", lambda values: values[[0, 2, 1, 3, 4, 5]], "first does not ascend from 0"),
+        ("first", lambda values: np.concatenate([[1], values[1:]]), "first does not ascend from 0"),
+        ("label", lambda values: values + 9, "labels 9 to 11 for 3 classes"),
+        ("label", lambda values: values + 1, "labels 1 to 3 for 3 classes"),
+        ("label", lambda values: values - 1, "labels -1 to 1 for 3 classes"),
+        ("label", lambda values: values[:-1], r"label is \[\d+\] int32, expected"),
+        ("label", None, r"label is missing, expected \[\d+\] int32; extract the truths again"),
+        ("counts", lambda values: values[:-1], r"start ends at \d+, expected the \d+ bytes of counts"),
+        ("start", lambda values: values.astype(np.int32), "start is .* int32, expected .* int64"),
     ],
 )
-def test_columns_that_do_not_fit(
-    store: FeatureStore, monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any, message: str
-) -> None:
-    array = store.arrays[f"images/{name}"]
-    values = wrong(array.all())
-
-    class Wrong(ArrayReader):
-        shape, dtype = values.shape, values.dtype
-
-        def __init__(self) -> None:
-            pass
-
-        def all(self) -> np.ndarray:
-            return values
-
-    monkeypatch.setitem(store.arrays, array.name, Wrong())
-    monkeypatch.delitem(store.__dict__, "segmentation", raising=False)
+def test_columns_that_do_not_fit(store: FeatureStore, name: str, wrong: Any, message: str) -> None:
+    arrays: dict[str, Any] = {**store.arrays}
+    array = arrays.pop(f"images/segmentation/{name}")
+    if wrong is not None:
+        values = wrong(array.all())
+        arrays[array.name] = SimpleNamespace(shape=values.shape, dtype=values.dtype, all=lambda: values)
     with pytest.raises(StoreError, match=message):
-        _ = store.segmentation
-
-
-def test_a_column_that_is_missing(store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    others = {name: array for name, array in store.arrays.items() if name != "images/segmentation/label"}
-    monkeypatch.setattr(store, "arrays", others)
-    monkeypatch.delitem(store.__dict__, "segmentation", raising=False)
-    with pytest.raises(StoreError, match=r"label is missing, expected \[\d+\] int32; extract the truths again"):
-        _ = store.segmentation
+        Segmentation("one", arrays, CLASSES, store.array)
 
 
 def test_the_digest_is_of_all_that_they_are() -> None:
@@ -219,6 +199,13 @@ class TestRunLengths:
             np.testing.assert_array_equal(drawn.T, np.where(mask, 5, -1))
             assert rle.area(counts, size) == mask.sum()
 
+    @given(arrays_of.arrays(np.int16, st.tuples(st.integers(0, 8), st.integers(1, 6)), elements=st.integers(-1, 3)))
+    def test_labels_are_encoded_as_their_masks(self, label_map: np.ndarray) -> None:
+        """In one pass."""
+        labels = np.unique(label_map[label_map >= 0])
+        masks = rle.encode(label_map == labels[:, None, None])
+        assert rle.encode_labels(label_map) == list(zip(labels.tolist(), masks, strict=True))
+
     def test_long_runs(self) -> None:
         mask = np.zeros((1, 3000, 2000), bool)
         mask[0, 2999, 1999] = mask[0, 5, 1000] = True
@@ -252,6 +239,33 @@ class TestRunLengths:
         (counts,) = rle.encode(np.ones((1, 4, 5), bool))
         with pytest.raises(StoreError, match="they are of 20 pixels, expected 30"):
             rle.decode(counts, (6, 5))
+
+
+class Images(Dataset[Any]):
+    """Label map, boxes, classes and masks of each image of a feature set."""
+
+    def __init__(self, store: FeatureStore):
+        self.segmentation, self.instances = store.segmentation, store.instances
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, ...]:
+        objects = self.instances.of(row)
+        return self.segmentation.label_map(row), objects.boxes, objects.labels, objects.masks()
+
+
+@pytest.mark.parametrize(("context", "workers"), [("fork", 2), (CONTEXT, 1)])
+def test_workers_of_a_data_loader(context: Any, workers: int, store: FeatureStore) -> None:
+    """One kind is a fork of this process, the other is sent what it reads, and opens files itself."""
+    images = Images(FeatureStore.open(store.path))
+    images[0]  # files are open in this process when the others begin
+    loader = DataLoader(images, None, num_workers=workers, multiprocessing_context=context)
+    for row, read in enumerate(loader):
+        for ours, theirs in zip(images[row], read, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(read[0], MAPS[row])
+    assert row == N - 1
 
 
 class TestAsPartOfTheSet:
@@ -292,3 +306,86 @@ class TestAsPartOfTheSet:
                 writer.write_unit(unit, {a.name: store.arrays[a.name].stored(np.arange(*a.rows(unit))) for a in layouts})
             writer.finish({k: v for k, v in store.attributes.items() if k not in WRITTEN})
         assert files(tmp_path / "set") == files(store.path)
+
+
+# -- what views show, compared with drawing pixel by pixel with fractions ----------------------------------------------------
+
+DRAWN_MAPS = arrays_of.arrays(np.int16, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(-1, 3))
+SIZES = st.tuples(st.integers(1, 12), st.integers(1, 12))
+CORNERS = st.floats(-6, 9, width=32)
+LENGTHS = st.floats(0.25, 15, width=32)
+
+
+@st.composite
+def crops(draw: Callable[..., float]) -> np.ndarray:
+    """Boxes that may reach beyond the image, as a store has them."""
+    x, y = draw(CORNERS), draw(CORNERS)
+    return np.array([x, y, x + draw(LENGTHS), y + draw(LENGTHS)], np.float32)
+
+
+def drawn(label_map: np.ndarray, crop: np.ndarray, flip: bool, size: tuple[int, int]) -> np.ndarray:
+    """Each pixel of the view is the pixel of the image at its centre."""
+    x0, y0, x1, y1 = (Fraction(float(corner)) for corner in crop)
+    out = np.full(size, -1, np.int16)
+    for i in range(size[0]):
+        for j in range(size[1]):
+            across = size[1] - 1 - j if flip else j
+            row = floor(y0 + (i + Fraction(1, 2)) * (y1 - y0) / size[0])
+            column = floor(x0 + (across + Fraction(1, 2)) * (x1 - x0) / size[1])
+            if 0 <= row < label_map.shape[0] and 0 <= column < label_map.shape[1]:
+                out[i, j] = label_map[row, column]
+    return out
+
+
+@settings(max_examples=150)
+@given(DRAWN_MAPS, crops(), st.booleans(), SIZES)
+def test_maps_and_masks(label_map: np.ndarray, crop: np.ndarray, flip: bool, size: tuple[int, int]) -> None:
+    expected = drawn(label_map, crop, flip, size)
+    shown = map_in_view(label_map, crop, flip, size)
+    assert shown.dtype == np.int16
+    np.testing.assert_array_equal(shown, expected)
+    masks = np.stack([label_map == label for label in range(3)])
+    np.testing.assert_array_equal(masks_in_view(masks, crop, flip, size), expected == np.arange(3)[:, None, None])
+
+
+@settings(max_examples=100)
+@given(DRAWN_MAPS, crops(), st.booleans(), st.tuples(st.integers(1, 3), st.integers(1, 3)), st.integers(1, 4))
+def test_labels_of_patches(label_map: np.ndarray, crop: np.ndarray, flip: bool, grid: tuple[int, int], pixels: int) -> None:
+    """The most frequent of a patch's pixels; the lowest of those that tie, and void last."""
+    size = (grid[0] * pixels, grid[1] * pixels)
+    expected, view = [], drawn(label_map, crop, flip, size)
+    for row in range(grid[0]):
+        for column in range(grid[1]):
+            patch = view[row * pixels : (row + 1) * pixels, column * pixels : (column + 1) * pixels]
+            expected.append(max((0, 1, 2, 3, -1), key=lambda label: (patch == label).sum()))
+    assert patch_labels(label_map, crop, flip, size, grid).tolist() == expected
+
+
+def test_a_centre_between_two_pixels_is_of_the_latter() -> None:
+    """Exactly, where the seventh tenth of 90 would be rounded to less than 63."""
+    label_map = np.arange(90, dtype=np.int16)[None]
+    assert map_in_view(label_map, (0, 0, 90, 1), False, (1, 5)).tolist() == [[9, 27, 45, 63, 81]]
+
+
+def test_an_image_wider_than_16_bits() -> None:
+    label_map = np.zeros((1, 40_000), np.int16)
+    label_map[0, -1] = 1
+    assert map_in_view(label_map, (39_998, 0, 40_000, 1), False, (1, 2)).tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_boxes_go_where_their_masks_go(flip: bool) -> None:
+    mask = np.zeros((1, 10, 20), bool)
+    mask[0, 2:6, 4:8] = True
+    crop, size = (2, 1, 18, 9), (16, 32)  # twice as large
+    (box,) = boxes_in_view(np.array([[4, 2, 8, 6]], np.float32), crop, flip, size)
+    shown = masks_in_view(mask, crop, flip, size)[0]
+    rows, columns = np.flatnonzero(shown.any(1)), np.flatnonzero(shown.any(0))
+    assert box.tolist() == [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+    beyond = boxes_in_view(np.array([[0, 0, 20, 10]], np.float32), crop, flip, size)
+    assert beyond.tolist() == [[-4, -2, 36, 18]], "not cut"
+
+
+def test_an_image_without_pixels() -> None:
+    empty = np.zeros((0, 0), np.int16)
+    assert (map_in_view(empty, (0, 0, 1, 1), False, (2, 3)) == -1).all()

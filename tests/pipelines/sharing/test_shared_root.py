@@ -8,19 +8,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from extract.datasets import open_images
 from extract.encoders import load_encoder
 from extract.run import extract
+from pipelines.sharing import publish
 from store import FeatureStore, StoreError
 from store.format.layout import KINDS
 from store.format.unfinished import is_stub, write_stub
 from store.moving.receipt import Receipt
 from store.moving.transfer import upload
 from store.places import place_at
+from store.places.disk import write_file
 from store.places.object_store import ObjectStore
 from store.writing.claims import BusyError, alone
 from tests import forked
@@ -28,6 +29,7 @@ from tests.extract.pictures import samples, write_tar
 from tests.folders import files
 from tests.pipelines.test_extract import ENCODER
 from tests.s3 import ignoring_conditions, served
+from tests.store.test_writing import before_call, content
 from tests.store.tiny import Tiny
 
 N = 70
@@ -87,19 +89,6 @@ def write_params(folder: Path, root: str | None) -> None:
 def extraction(split: str = "train", *more: object) -> tuple[object, ...]:
     places = ("--data", f"data/{split}", "--out", f"features/tiny-{split}")
     return ("extract", "--params", "params.yaml", "--encoder", "tiny", *places, "--device", "cpu", *more)
-
-
-def at(address: str) -> tuple[Any, str]:
-    import fsspec
-
-    fs, path = fsspec.core.url_to_fs(address)
-    fs.invalidate_cache()
-    return fs, path
-
-
-def content(address: str) -> dict[str, bytes]:
-    fs, path = at(address)
-    return {name[len(path.rstrip("/")) + 1 :]: fs.cat_file(name) for name in fs.find(path)}
 
 
 def address_of(root: str, split: str, local: Path) -> str:
@@ -246,9 +235,9 @@ def test_a_receipt_elsewhere_and_without_a_root(project, local, beyondcls):
 
 @folder_and_s3
 def test_a_deleted_object(extracted, project, beyondcls):
-    fs, path = at(extracted["train"])
-    whole = fs.cat_file(name := f"{path}/patch/block1/view0/c/1/0/0")
-    fs.rm(name)
+    place, name = place_at(extracted["train"]), "patch/block1/view0/c/1/0/0"
+    whole = place.content_now(name)
+    place.remove([name])
     if extracted["train"].startswith("s3://"):  # what is missing is extracted and sent again
         beyondcls(*extraction("train"))
     else:
@@ -258,7 +247,7 @@ def test_a_deleted_object(extracted, project, beyondcls):
         )
         given = mending.replace("IMAGES", "data/train").split()
         beyondcls(*given, "--params", "params.yaml", "--device", "cpu")
-    assert fs.cat_file(name) == whole
+    assert place.content_now(name) == whole
 
 
 class TestFetching:
@@ -283,64 +272,64 @@ class TestFetching:
         assert content(address) == files(local / "features/tiny-test")
         assert Receipt.read("receipts/tiny-test.json") == Receipt.from_store(FeatureStore.open("features/tiny-test"))
         assert not is_stub(project / "features/tiny-test")
-        fs, path = at(address)
-        fs.rm(path, recursive=True)
+        place_at(address).remove(list(content(address)))
         upload(FeatureStore.open("features/tiny-test"), address.replace("tiny-test", "theirs"))
         assert address.replace("tiny-test", "theirs") in beyondcls(*push, "--params", "params.yaml")
         assert not content(address), "what is there under another name is not sent again"
         beyondcls(*push, fails=True)
 
 
-class TestLooking:
-    @folder_and_s3
-    def test_ls(self, extracted, project, root, beyondcls):
-        assert f"features/tiny-train tiny {N} stub float16" in beyondcls("store", "ls", "features")
-        if "://" in root:
-            fs, path = at(f"{root}/half-{'0' * 32}/images/label/c/0")
-            fs.pipe_file(path, b"x")
-            Tiny().begin(f"{root}/begun")
-        output = beyondcls("store", "ls", root)
-        assert f"{extracted['train']} tiny {N} attention,cls,patch,statistics float16" in output
-        if "://" in root:
-            today = datetime.now().date().isoformat()
-            assert re.search(rf"{extracted['train']} .*? {today} ", output)
-            assert f"damaged: {root}/half-{'0' * 32}" in output
-            assert re.search(f"unfinished: {root}/begun .*0 of 2 units", output)
-
-    def test_a_stub_is_described_at_the_root_and_verified_there(self, extracted, project, beyondcls):
-        assert "patch/block1/view0" in beyondcls("store", "info", "features/tiny-train", "--params", "params.yaml")
-        for command in ("info", "verify"):
-            beyondcls("store", command, "features/tiny-train", fails=True)
-        beyondcls("store", "verify", extracted["train"])
+@folder_and_s3
+def test_ls(extracted, project, root, beyondcls):
+    assert f"features/tiny-train tiny {N} stub float16" in beyondcls("store", "ls", "features")
+    if "://" in root:
+        place_at(f"{root}/half-{'0' * 32}").put("images/label/c/0", [b"x"], 1)
+        Tiny().begin(f"{root}/begun")
+    output = beyondcls("store", "ls", root)
+    assert f"{extracted['train']} tiny {N} attention,cls,patch,statistics float16" in output
+    if "://" in root:
+        today = datetime.now().date().isoformat()
+        assert re.search(rf"{extracted['train']} .*? {today} ", output)
+        assert f"damaged: {root}/half-{'0' * 32}" in output
+        assert re.search(f"unfinished: {root}/begun .*0 of 2 units", output)
 
 
-class TestChanging:
-    @pytest.mark.parametrize("how", ["--extend", "--repair"])
-    def test_what_is_at_the_root_stays_as_it_is(self, how, extracted, project, root, beyondcls):
-        before = content(root)
-        assert how in beyondcls(*extraction("train", how), fails=True)
-        assert content(root) == before
+def test_a_stub_is_described_at_the_root_and_verified_there(extracted, project, beyondcls):
+    assert "patch/block1/view0" in beyondcls("store", "info", "features/tiny-train", "--params", "params.yaml")
+    for command in ("info", "verify"):
+        beyondcls("store", command, "features/tiny-train", fails=True)
+    beyondcls("store", "verify", extracted["train"])
 
-    @only_s3
-    def test_fetched_extended_and_sent(self, extracted, project, root, beyondcls):
-        beyondcls("store", "pull", "tiny-train", "--params", "params.yaml")
-        beyondcls(*extraction("train", "--extend", "--blocks", "0"))
-        extended = FeatureStore.open("features/tiny-train")
-        assert extended.spec.blocks == (0, 1)
-        beyondcls("store", "push", "features/tiny-train", "--params", "params.yaml")
-        assert content(f"{root}/tiny-train-{extended.spec.key}") == files(project / "features/tiny-train")
-        assert content(extracted["train"]), "the old one can still be read"
 
-    def test_a_set_that_is_here_is_not_thrown_away(self, project, local, beyondcls):
+@only_s3
+def test_fetched_extended_and_sent(extracted, project, root, beyondcls):
+    beyondcls("store", "pull", "tiny-train", "--params", "params.yaml")
+    beyondcls(*extraction("train", "--extend", "--blocks", "0"))
+    extended = FeatureStore.open("features/tiny-train")
+    assert extended.spec.blocks == (0, 1)
+    beyondcls("store", "push", "features/tiny-train", "--params", "params.yaml")
+    assert content(f"{root}/tiny-train-{extended.spec.key}") == files(project / "features/tiny-train")
+    assert content(extracted["train"]), "the old one can still be read"
+
+
+@pytest.mark.parametrize(
+    ("here", "options", "named"),
+    [
+        ("a stub", ["--extend"], "--extend"),
+        ("a stub", ["--repair"], "--repair"),
+        ("a set", [], "beyondcls store push features/tiny-train"),
+        ("a stub without its root", [], "store.root"),
+    ],
+)
+def test_what_is_here_and_at_the_root_stays_as_it_is(here, options, named, extracted, project, root, local, beyondcls):
+    if here == "a set":
+        shutil.rmtree("features")
         shutil.copytree(local / "features", "features")
-        assert "beyondcls store push features/tiny-train" in beyondcls(*extraction("train"), fails=True)
-        assert files(project / "features/tiny-train") == files(local / "features/tiny-train")
-
-
-def test_a_stub_without_its_root(extracted, project, beyondcls):
-    write_params(project, None)
-    assert "store.root" in beyondcls(*extraction("train"), fails=True)
-    assert is_stub(project / "features/tiny-train")
+    if here == "a stub without its root":
+        write_params(project, None)
+    before = content(root), files(project / "features/tiny-train")
+    assert named in beyondcls(*extraction("train", *options), fails=True)
+    assert (content(root), files(project / "features/tiny-train")) == before
 
 
 def test_half_of_a_stub(project, beyondcls):
@@ -365,14 +354,8 @@ def test_one_task_publishes(project, root, local, beyondcls):
 @pytest.mark.parametrize("name", ["features/tiny-test/mine.txt", "receipts/tiny-test.json"])
 def test_what_comes_while_the_set_is_extracted_stays(name, project, root, beyondcls, monkeypatch):
     mine = project / name
-
-    def late(*arguments):
-        mine.parent.mkdir(parents=True, exist_ok=True)
-        mine.write_text("mine")
-        return alone(*arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.sharing.publish.alone", late)
+        before_call(0, lambda: write_file(mine, [b"mine"]), patch, publish, "alone")
         beyondcls(*extraction("test"), fails=True)
     assert mine.read_text() == "mine"
     assert not (project / "features/tiny-test/zarr.json").exists()
