@@ -95,7 +95,7 @@ def test_a_preset_is_what_settings_change(features):
 @pytest.mark.parametrize(
     ("states", "same"),
     [((0, 0), True), ((0, 1), False), (tuple(np.random.RandomState(5) for _ in range(2)), True), ((None, None), False)],
-    ids=str,
+    ids=("alike", "unlike", "generators", "none"),
 )
 def test_random_states(states, same, features):
     models = (ProbeClassifier(**SHORT, random_state=s).fit(tokens(features[0], "cls"), features[0].labels) for s in states)
