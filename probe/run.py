@@ -4,7 +4,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from store import BeyondClsError, FeatureStore, StoreError
 from store.loading.placement import Placement
 from store.places.disk import check_writable
 from store.shown import Bars, no_bars
+from store.writing.results import ResultFolder
 
 Writers = Sequence[Callable[[Path], None]]
 
@@ -142,7 +143,6 @@ def probe(
     about: dict[str, Any] = {"features": {"training": training.spec.key, "test": test.spec.key}, **(notes or {})}
     if joined is not None:
         about["joined"] = {"training": joined[0].spec.key, "test": joined[1].spec.key}
-    written: dict[str, dict[str, Any]] = {}
     encoder = training.attributes["encoder"]
     what, total = f"{encoder} {', '.join(plans)}", n_epochs(plans.values())
     with (
@@ -154,20 +154,9 @@ def probe(
         called = {"say": say, "on_epoch": on_epoch, "stops": stops}
         common |= {name: function for name, function in called.items() if function is not None}
         of_steps: dict[str, Any] = {"views": shown, "loop": loop}  # protocols without steps take the stored view 0
-
-        def write(name: str, passes: HeadPasses, measures: dict[str, Any], writers: Writers, together: Together | None) -> None:
-            measures |= {**about, **computed_by(place)}
-            written[name] = json.loads(json.dumps(measures))
-            if rank == 0:
-                with of_heads[name].written() as folder:
-                    write_measures(folder, measures)
-                    for write_files in writers:
-                        write_files(folder)
-                    if timed:
-                        write_timing(folder, time_head(passes.template(name), passes.test, place), together)
-
         # All are made first, so that errors are raised before anything trains.
         of_heads = {name: folder_of_head(out / name if isinstance(heads, Mapping) else out, encoder) for name in plans}
+        results = _Results(of_heads, about, place, rank == 0, timed)
         groups = []
         for recipe, group in _group_by_recipe(plans):
             specs = {name: plan.head for name, plan in group.items()}
@@ -178,34 +167,44 @@ def probe(
             if recipe is None:
                 for name, plan in group.items():
                     measures, correct = measures_of_closed(name, plan, passes)
-                    write(name, passes, measures, [partial(write_correct, correct=correct)], None)
-                continue
-            folders = {name: of_heads[name].folder for name in group}
-            kept = {} if retrain or loop is not None else heads_in_place(group, passes, held_out, folders, about)
-            written |= {name: measures for name, (measures, _) in kept.items()}
-            passes.kept_heads |= kept.keys()
-            if kept:
-                passes.progress(n_epochs(group[name] for name in kept))
-            began, chosen_before = time.perf_counter(), {name: selected for name, (_, selected) in kept.items()}
-            chosen = select(group, passes, recipe, held_out, chosen_before)
-            outcomes = _train(group, passes, recipe, chosen)
-            together = Together(time.perf_counter() - began, len(outcomes))
-            for name, (measures, selected) in kept.items():
-                if converged and not training.multilabel and REACHED not in measures:  # it was trained without
-                    outcomes[name] = stored_outcomes(name, group[name], passes, folders[name], selected)
-                    of_heads[name] = folder_of_head(folders[name], encoder)  # whose description may have changed
-            converge(passes, outcomes, converged)
-            for name, of_seeds in outcomes.items():
-                measures = measures_of(name, group[name], passes, of_seeds, chosen[name])
-                result: dict[str, Any] = {"plan": group[name], "passes": passes, "outcomes": of_seeds, "chosen": chosen[name]}
-                writers = [partial(write_trained, **result, about=about)]
-                if loop is None:
-                    request = request_of(group[name], passes, held_out, about)
-                    writers.append(partial(write_record, request=request, chosen=chosen[name]))
-                write(name, passes, measures, writers, None if name in kept else together)
+                    results.write(name, passes, measures, [partial(write_correct, correct=correct)])
+            else:
+                _probe_trained(group, passes, recipe, results, held_out, converged, keep=not retrain and loop is None)
         if rank == 0:
             unfinished.remove()
-    return {name: written[name] for name in plans}
+    return {name: results.written[name] for name in plans}
+
+
+@dataclass
+class _Results:
+    """The folders of heads, and what describes the results that have been written into them.
+
+    Attributes:
+        of_heads: by head, what takes the place of its earlier result.
+        about: written into each: the feature sets, and notes.
+        writes: whether this process, the first of several, writes files.
+        timed: whether a forward pass of each head is measured.
+    """
+
+    of_heads: dict[str, ResultFolder]
+    about: Mapping[str, Any]
+    device: torch.device
+    writes: bool
+    timed: bool
+    written: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def write(
+        self, name: str, passes: HeadPasses, measures: dict[str, Any], writers: Writers, together: Together | None = None
+    ) -> None:
+        measures |= {**self.about, **computed_by(self.device)}
+        self.written[name] = json.loads(json.dumps(measures))
+        if self.writes:
+            with self.of_heads[name].written() as folder:
+                write_measures(folder, measures)
+                for write_files in writers:
+                    write_files(folder)
+                if self.timed:
+                    write_timing(folder, time_head(passes.template(name), passes.test, self.device), together)
 
 
 def n_epochs(plans: Iterable[HeadPlan]) -> int:
@@ -263,6 +262,43 @@ def _group_by_recipe(plans: Mapping[str, HeadPlan]) -> list[tuple[Recipe | None,
         recipe = replace(plan.recipe, base_lr=1.0, weight_decay=0.0) if plan.closed is None else None
         groups[recipe][name] = plan
     return sorted(groups.items(), key=lambda group: group[0] is not None)
+
+
+def _probe_trained(
+    plans: Mapping[str, HeadPlan],
+    passes: HeadPasses,
+    recipe: Recipe,
+    results: _Results,
+    held_out: float,
+    converged: bool | None,
+    keep: bool,
+) -> None:
+    """Select, train and judge heads of one recipe, and write their results; with `keep`, but for those that are in place."""
+    folders, about, store = {name: results.of_heads[name].folder for name in plans}, results.about, passes.training.store
+    kept = heads_in_place(plans, passes, held_out, folders, about) if keep else {}
+    results.written |= {name: measures for name, (measures, _) in kept.items()}
+    passes.kept_heads |= kept.keys()
+    if kept:
+        passes.progress(n_epochs(plans[name] for name in kept))
+    began = time.perf_counter()
+    chosen = select(plans, passes, recipe, held_out, {name: selected for name, (_, selected) in kept.items()})
+    outcomes = _train(plans, passes, recipe, chosen)
+    together = Together(time.perf_counter() - began, len(outcomes))
+    for name, (measures, selected) in kept.items():
+        if converged and not store.multilabel and REACHED not in measures:  # it was trained without
+            outcomes[name] = stored_outcomes(name, plans[name], passes, folders[name], selected)
+            results.of_heads[name] = folder_of_head(
+                folders[name], store.attributes["encoder"]
+            )  # whose description may have changed
+    converge(passes, outcomes, converged)
+    for name, of_seeds in outcomes.items():
+        measures = measures_of(name, plans[name], passes, of_seeds, chosen[name])
+        result: dict[str, Any] = {"plan": plans[name], "passes": passes, "outcomes": of_seeds, "chosen": chosen[name]}
+        writers = [partial(write_trained, **result, about=about)]
+        if passes.loop is None:
+            request = request_of(plans[name], passes, held_out, about)
+            writers.append(partial(write_record, request=request, chosen=chosen[name]))
+        results.write(name, passes, measures, writers, None if name in kept else together)
 
 
 def _train(
