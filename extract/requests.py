@@ -226,8 +226,10 @@ class Request:
         if "segmentation" not in self.truths:
             return []
         shape = (len(self.images), math.prod(self.encoder.grid))
-        names = [f"images/patch_label/view{view}" for view in range(self.n_views)]
-        return [ArrayLayout(name, shape, "int16", ("image", "patch"), shard_rows) for name in names]
+        return [
+            ArrayLayout(f"images/patch_label/view{view}", shape, "int16", ("image", "patch"), shard_rows)
+            for view in range(self.n_views)
+        ]
 
     def added_to(self, base: FeatureStore) -> Self:
         spec, of_base = base.spec, base.spec.map_blocks("centre")

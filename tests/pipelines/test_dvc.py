@@ -110,7 +110,7 @@ def test_the_whole_pipeline_and_a_new_head(project):
     """Other edits: tests/machines/test_edits.py."""
     assert repro(project) == set(run(project, "dvc", "stage", "list", "--all", "--name-only").split())
     assert (project / "report/index.html").exists()
-    assert (project / "report/tables/blocks-gains.csv").is_file(), "what the study of blocks found"
+    assert (project / "report/tables/study-blocks-gains.csv").is_file(), "what the study of blocks found"
     assert '"n_images": 55' in (project / "geometry/few/quickstart-random/description.json").read_text()
     for table in ("few-shot", "geometry", "norms", "scores", "correspondence", "retrieval", "depth"):
         assert "quickstart-random" in (project / f"report/tables/{table}.csv").read_text()

@@ -202,6 +202,7 @@ def called(words: Sequence[str]) -> None:
 NO_CLS = ("ijepa-h14: no cls tokens, which [cls] reads",)
 NO_CLS_ATTENTION = ("Not computed: capi-l14, ijepa-h14", "no [cls]: uniform")
 NO_WEIGHTS = ("Entropy: of the weights",)
+OF_VARIANTS = {name for head in PARAMS["studies"]["variants"]["heads"].values() for name in head}
 EMPTY = {
     "accuracy": dict.fromkeys(("cls", "cls_converged", "abmilp_minus_cls"), NO_CLS),
     "gains": dict.fromkeys(("share", "share_interval"), ("share of the errors that the other head makes, if it makes any",))
@@ -210,12 +211,10 @@ EMPTY = {
     "selection": dict.fromkeys(("entropy_mae_b16", "effective_patches_mae_b16"), NO_WEIGHTS),
     "aggregation-entropy": dict.fromkeys(("last_block", "effective_patches_last_block"), NO_CLS_ATTENTION),
     "attention-by-block": dict.fromkeys(("cls_self", "cls_patch_entropy", "effective_patches"), NO_CLS_ATTENTION),
-    "variants": dict.fromkeys(("activation", "self_attention"), ("Linear layers Activation Self-attention",))  # without any
-    | {"against_one_layer": ("Against one layer: points",)},  # of itself
+    "study-variants": dict.fromkeys((f"option_{name}" for name in OF_VARIANTS), ("Options: a dash is the default.",)),
     "against": dict.fromkeys(("study", "preset", "note"), ("Nothing that a number states of its measurement",))  # of none
     | {"within": ("a dash where neither is known",)},
     "against-differing": dict.fromkeys(("study", "note"), ("that were measured in another way",)),  # of none
-    "variants-apart": {"activation": ("Linear layers Activation Self-attention",)},
 }
 
 
