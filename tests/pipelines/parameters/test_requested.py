@@ -15,8 +15,8 @@ datasets:
 def test_images_of_the_parameter_file_as_its_splits_are_called(tmp_path):
     params = tmp_path / "params.yaml"
     params.write_text(PARAMS)
-    data, options = requested_images("mae", None, "birds", params, {"split": "test", "on_error": "stop", "dtype": "int8"})
-    assert (data, options) == ("data/birds", {"split": "val", "classes": Path("names.txt"), "on_error": "stop"})
+    data, options = requested_images("mae", None, "birds", params, {"split": "test", "dtype": "int8"})
+    assert (data, options) == ("data/birds", {"split": "val", "classes": Path("names.txt")})
 
 
 @pytest.mark.parametrize(
