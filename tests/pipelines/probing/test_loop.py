@@ -127,10 +127,9 @@ def assert_alike(*folders: Path, seed: int = 0, **close: float) -> None:
         torch.testing.assert_close(ours[parameter], values, **{"rtol": 1e-4, "atol": 1e-5, **close})
 
 
-@pytest.mark.parametrize("order", ["shared", "own"])
-def test_on_evaluation_crops_heads_become_those_of_cached_tokens(tmp_path, loop, stores, order, monkeypatch):
+def test_on_evaluation_crops_heads_become_those_of_cached_tokens(tmp_path, loop, stores, monkeypatch):
     monkeypatch.setattr("probe.select.ENOUGH", 1)  # all seeds share the hold-out, as with the encoder in the loop
-    of_heads = plans("average", "abmilp", recipe=replace(RECIPE, order=order), base_lrs=(0.3, 1.0))
+    of_heads = plans("average", "abmilp", recipe=replace(RECIPE, order="own"), base_lrs=(0.3, 1.0))
     cached = probe(stores["plain"], stores["test"], tmp_path / "cached", of_heads)
     looped = probe(stores["plain"], stores["test"], tmp_path / "looped", of_heads, loop=replace(loop, fresh=False))
     for name, measures in looped.items():
@@ -143,18 +142,15 @@ def test_on_evaluation_crops_heads_become_those_of_cached_tokens(tmp_path, loop,
 
 
 def test_one_forward_pass_serves_all_heads_seeds_and_settings(tmp_path, loop, stores):
-    of_heads = plans("cls", "abmilp", base_lrs=(0.1, 0.3, 1.0))
-    written = run.probe(stores["plain"], stores["test"], tmp_path / "out", of_heads, loop=loop)
+    of_heads = plans("cls", "abmilp", base_lrs=(0.1, 1.0))
+    written = probe(stores["plain"], stores["test"], tmp_path / "out", of_heads, loop=loop)
     held_out = written["cls"]["selected"]["n_images"]
     # Twice a few images beforehand; the held-out ones once, by evaluation crops.
     assert seen(loop) == RECIPE.epochs * (N + (N - held_out)) + held_out + 2 * 4
     for measures in written.values():
-        assert measures["encoder_passes"] == {"made": 2 * RECIPE.epochs, "one_by_one": RECIPE.epochs * 2 * (1 + 3)}
+        assert measures["encoder_passes"] == {"made": 2 * RECIPE.epochs, "one_by_one": RECIPE.epochs * 2 * (1 + 2)}
         assert measures["augmentation"] == {"n_crops": "fresh", "evaluation_view": False}
         assert not any("augmentation" in note for note in measures["notes"])
-    files = {"metrics.json", "description.json", "curves.csv", "trained"}
-    assert {p.name for p in (tmp_path / "out/abmilp").iterdir()} >= files
-    assert {p.name for p in (tmp_path / "out/abmilp/trained").iterdir()} >= {"seed0.safetensors", "correct.npz", "weights.npy"}
 
 
 def test_fresh_crops_train_as_the_same_crops_stored(tmp_path, loop, stores):
