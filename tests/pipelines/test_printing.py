@@ -22,7 +22,7 @@ from pipelines.report.dense import class_scores
 from probe.segmentation.results import _write_confusions, _write_per_class
 from store.errors import BeyondClsWarning
 
-STEERING = ["\x1b[2J", "\x9b2J", "a\rb", "\x07", "\x7f", "\u202egnp.exe", "\u2066x", "\u2028", "\0", "\x1b]0;t\x07"]
+STEERING = ["\x1b[2J", "\x9b2J", "a\rb", "\u202egnp.exe", "\u2028", "\x1b]0;t\x07"]
 COLOURED = ["\x1b[31mred\x1b[0m", "\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\"]
 FORMULAS = ("=HYPERLINK(1)", "-2+3", "@x", "'=1", "-0.5", "car", "\t=1")
 SIGNED = "https://u:hunter2@h/x.tar?sig=s3cr3t"
