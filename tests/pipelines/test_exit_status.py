@@ -121,21 +121,10 @@ def test_debug_shows_the_traceback_before_the_same_message(by, monkeypatch, caps
     trace, message = err[: err.rindex("error: ")], err[err.rindex("error: ") :]
     assert trace.startswith("Traceback")
     assert "describe" in trace
-    assert "nowhere" in message
     assert sys.argv[1:] == list(COMMAND), "commands record how they were called"
     assert os.environ.get("BEYONDCLS_DEBUG") == (None if by == "option" else "1"), "the option is for one command"
     monkeypatch.setenv("BEYONDCLS_DEBUG", "0")
     assert run_command(monkeypatch, capsys, *COMMAND)[2] == message
-
-
-@pytest.mark.parametrize(
-    ("typed", "word", "completion"), [("beyondcls store ver", 2, "verify"), ("beyondcls extract --enc", 2, "--encoder")]
-)
-def test_completion(command, monkeypatch, typed, word, completion):
-    for name, value in (("_BEYONDCLS_COMPLETE", "complete_bash"), ("COMP_WORDS", typed), ("COMP_CWORD", str(word))):
-        monkeypatch.setenv(name, value)
-    status, out, err = command()
-    assert (status, out.split(), err) == (0, [completion], "")
 
 
 def test_bash_completes(tmp_path):

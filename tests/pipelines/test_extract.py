@@ -16,7 +16,6 @@ from pipelines.code.reader import main as write_reader
 from pipelines.parameters.datasets import images_of, is_missing
 from pipelines.parameters.params import read_params
 from pipelines.planning.sizes import COUNTED, Sizes, all_sizes
-from pipelines.report.project import project as folders_of
 from probe.result_files import read_result
 from store import BeyondClsError, FeatureStore, environment, open_store
 from tests.extract.datasets.deep import png16
@@ -103,8 +102,6 @@ def test_classes_are_said_and_can_be_named_later(data, project, extract):
     assert KEPT in out
     named = FeatureStore.open("features/a")
     assert (named.attributes["classes"], named.spec.key) == (["owl", "cat", "dog"], made.spec.key)
-    write_pictures(project / "photos", *(f"{split}/cat/{i}.jpg" for split in ("train", "val") for i in range(2)))
-    assert "note: the classes are train, val, which look like splits; name one" in extract("--data", "photos", out="features/b")
 
 
 def test_another_version_of_torch_and_a_package_that_is_gone(data, extract, monkeypatch):
@@ -224,7 +221,7 @@ def test_a_list_of_ones_own(project, extract):
     assert "1 images of" in extract("--data", source, "--allow-outside")
 
 
-def test_scaled_and_turned_pixels(project, extract, beyondcls):
+def test_scaled_and_turned_pixels(project, extract):
     write_file(project / "data/cat/0.png", png16(np.random.default_rng(0).integers(0, 4096, (40, 36))))
     assert "--scale 0,65535" in extract(fails=True)
     write_file(project / "data/dog/1.jpg", not_upright(6))
@@ -237,10 +234,6 @@ def test_scaled_and_turned_pixels(project, extract, beyondcls):
         assert store.array("images/size").all().tolist() == [[40, 36], [48, 32]]
         keys.add(store.spec.key)
     assert len(keys) == 2
-    write_file(project / "data/cat/0.svg", b"x")
-    options = ("--scale", "0,4095", "--allow-left-out", "--max-pixels", "9999", "--seconds", "1")
-    said = beyondcls("plan", "--encoder", "tiny", "--params", "params.yaml", "--data", "data", "--out", "f", *options)
-    assert "left out: pictures with the name of an image that is taken" in said
 
 
 FUNCTION, ENTRY = "data/own.py:make", {"function": "own.py:make", "data_arguments": {"n": 70}, "test": "validation"}
@@ -297,9 +290,6 @@ def test_the_entry_of_a_function(own, project):
     of_test = {"data": f"./{FUNCTION}", "data_arguments": {"n": 70}, "split": "validation"}
     assert images_of(params, "data", "test") == of_test
     assert all_sizes(params)[0]["data"] == Sizes(70, 70, 2, False, COUNTED)
-    (project / "probes/data/tiny/average").mkdir(parents=True)
-    (project / "probes/data/tiny/average/metrics.json").touch()
-    assert folders_of(project).images == str(project / FUNCTION)
     params["datasets"]["data"] = {"function": "own.images:make", "data_arguments": ["n=3"]}
     with pytest.raises(BeyondClsError, match=r"datasets\.data\.data_arguments is \['n=3'\], expected names and values"):
         images_of(params, "data", "test")

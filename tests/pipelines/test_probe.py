@@ -183,8 +183,6 @@ class TestRun:
         shown, metrics = probe(*SHORT, "--seeds", "0,4", "--option", "depth=2", "--views", "1")
         reached = metrics["top1"]
         assert f"{tmp_path}/out: top-1 {reached['mean']:.2f} ± {reached['std']:.2f} % over 2 seeds, 69 test images" in shown
-        assert "features in memory" in shown
-        assert "GB/s" in shown
         assert metrics["command"].startswith("beyondcls probe --features")
         assert metrics["command"].endswith(" ".join((*SHORT, "--seeds 0,4 --option depth=2 --views 1")))
         assert (metrics["seeds"], metrics["options"], metrics["n_views"]) == ([0, 4], {"depth": 2}, 1)
@@ -197,13 +195,10 @@ class TestRun:
         for name in ("cls", "abmilp", "average"):
             metrics = read_result(tmp_path / "out" / name / "metrics.json")
             assert f"{tmp_path}/out/{name}: top-1 {metrics['top1']['mean']:.2f} ± 0.00 % over 1 seed, 69 test images" in shown
-            assert metrics["selected"]["n_images"] == 12
             *others, unaugmented = metrics["notes"]
             assert any("edge of the grid" in note for note in others)
             assert all(note in shown for note in others)
-            assert unaugmented.startswith("no augmentation: every epoch shows the same random crop of each image")
         assert shown.count(unaugmented) == shown.count(f"note on all: {unaugmented}") == 1
-        assert "69 test images, trained on 1 random crop of each image" in shown
         assert "features read once for cls, average: 189 vectors of each in memory" in shown
 
     def test_neighbours(self, probe):
@@ -270,7 +265,6 @@ class TestRun:
         assert "kept," in probe(*given, "--placement", "memory")[0]
         said, kept = probe("--head", "average", *SHORT, fails=True)
         assert f"{tmp_path / 'out'} holds a head, cls, which average would replace" in said
-        assert f"--out {tmp_path / 'out' / 'average'}" in said
         assert kept == cls
         assert "kept," not in probe(*given, "--retrain")[0]
         file = params("heads: {out: {aggregator: average}}")  # a head that was edited has its name
@@ -329,20 +323,6 @@ class TestBadInput:
     def test_two_own_aggregators_of_one_name(self):
         with pytest.raises(BeyondClsError, match=r"two heads are named 'Mine'; .*--head NAME=b\.py"):
             plans_and_run(["a.py:Mine", "b.py:Mine"], None, {}, {})
-
-
-def test_variants_of_one_aggregator(sets, probe, tmp_path, monkeypatch):
-    """Side by side, each in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    Path("gem.py").write_text("from beyondcls import AbMILP\n\n\nclass GeM(AbMILP):\n    pass\n")
-    heads = ("abmilp:depth=1", "deep=abmilp:depth=2,base_lr=0.3", "gem.py:GeM:depth=2")
-    probe(*(word for head in heads for word in ("--head", head)), *SHORT, "--seeds", "0", "--base-lr", "0.2")
-    written = {file.parent.name: read_result(file) for file in (tmp_path / "out").glob("*/metrics.json")}
-    assert {name: (one["options"], one["recipe"]["base_lr"]) for name, one in written.items()} == {
-        "abmilp-depth1": ({"depth": 1}, 0.2),
-        "deep": ({"depth": 2}, 0.3),
-        "GeM-depth2": ({"depth": 2}, 0.2),
-    }
 
 
 def test_epochs_are_logged_and_nothing_else_changes(probe, params, tmp_path):

@@ -26,9 +26,9 @@ def out(tmp_path):
     return write
 
 
-def removed(out, heads=("here",), studies=("pair", "other")):
+def removed(out):
     before = {p.name for p in out.iterdir()}
-    names = [folder.name for folder in remove_left_heads(out, "pair", heads, studies)]
+    names = [folder.name for folder in remove_left_heads(out, "pair", ("here",), ("pair", "other"))]
     assert {p.name for p in out.iterdir()} == before - set(names)
     return names
 
@@ -40,9 +40,7 @@ def test_what_the_study_no_longer_has_or_a_study_wrote_that_is_no_more(out):
     assert removed(out(absent={"absent": ["cls"]}, **written)) == ["absent", "gone", "renamed"]
 
 
-@pytest.mark.parametrize(
-    "content", [{"command": "beyondcls probe --head a"}, {}, [], {"command": "--study"}, {"command": "a '"}]
-)
+@pytest.mark.parametrize("content", [{"command": "beyondcls probe --head a"}, [], {"command": "--study"}, {"command": "a '"}])
 def test_what_is_not_ours_stays(content, out):
     assert removed(out(someone=content)) == []
 
