@@ -83,7 +83,12 @@ def test_writes_every_pair_in_both_directions(beyondcls, probes, tmp_path):
 
 @pytest.mark.parametrize(
     ("aggregator", "options", "compared"),
-    [("max", {}, True), ("cls-attention", {}, False), ("cls-attention", {"top_k": 2}, True)],
+    [
+        ("max", {}, True),
+        ("cls-attention", {}, False),
+        ("cls-attention", {"of": "joined"}, True),
+        ("cls-attention", {"top_k": 2}, True),
+    ],
 )
 def test_attention_is_compared_unless_a_head_weights_by_it(aggregator, options, compared, beyondcls, probes, tmp_path):
     write_head(probes / "map", HALF, aggregator, **options)

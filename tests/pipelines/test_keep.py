@@ -148,7 +148,6 @@ def test_what_is_kept_is_of_all_heads_images_and_seeds(folder: Path, file: Path,
     expected = {(encoder, head) for encoder in params["encoders"] if not DRAW.fullmatch(encoder) for head in entries}
     if folder == FULL:
         expected |= {(study["encoder"], head) for study in params["studies"].values() for head in study["heads"]}
-        assert {(a.n_images, a.encoder in params["encoders"]) for a in measured.attention.values()} == {(counts[1], True)}
     assert set(measured.probes) == expected
     for (encoder, head), probe in measured.probes.items():
         assert (probe.n_training, probe.n_test, probe.recipe["batch_size"]) == counts
@@ -160,7 +159,6 @@ def test_what_is_kept_is_of_all_heads_images_and_seeds(folder: Path, file: Path,
         assert len(probe.seeds) == n_draws * len(set(probe.seeds))
         assert "converged_top1" in probe.measures
         if head in entries:  # nothing that was chosen is at the edge of its grid, but for a decay of 0
-            assert probe.recipe["epochs"] == entries[head].get("epochs", 90)
             assert probe.recipe["base_lr"] in entries[head]["base_lrs"][1:-1]
             assert probe.recipe["weight_decay"] in entries[head]["weight_decays"][:-1]
 

@@ -10,7 +10,6 @@ import pytest
 
 from pipelines import cli
 from pipelines.parameters.heads import AskedHead, plans_and_run
-from pipelines.parameters.layers import Layer, resolve, values_of
 from pipelines.parameters.params import named_values, read_params
 from pipelines.process.tasks import is_first
 from probe import checkpoint
@@ -157,14 +156,6 @@ class TestWhereParametersComeFrom:
         assert (head.folder, head.name) == (folder, name)
         assert own is None or head.own == own
 
-    def test_layers(self):
-        def layered(*layers):
-            return values_of(resolve([Layer("", values) for values in layers]))
-
-        assert layered({"a": 1, "b": 1}, {"b": 2}, {}) == {"a": 1, "b": 2}
-        assert layered({"k_shot": 1}, {"percent": 2}) == {"percent": 2}
-        assert layered({"k_shot": 1}, {"percent": None}) == {"k_shot": 1, "percent": None}
-
     def test_options_are_yaml(self):
         given = ["depth=2", "blocks=[3,5]", "name=a=b", "x=1e-3", "norm=true"]
         assert named_values("--option", given) == {"depth": 2, "blocks": [3, 5], "name": "a=b", "x": 0.001, "norm": True}
@@ -228,16 +219,11 @@ class TestRun:
         """As the published lists are: file names, from the command line or the parameter file."""
         file = tmp_path / "1percent.txt"
         file.write_text("".join(f"{row:06d}.JPEG\n" for row in (3, 7, 8, 11, 0, 25)))
-        subset = {"ids": "1percent.txt", "n_ids": 6, "n_unusable": 0}
         for given in (("--ids", file), params(f"cls_heads: {{cls: {{}}}}\nprobe: {{ids: {file}, k_shot: null}}")):
             _, metrics = probe(*ONE_SEED, "--head", "cls", *given)
-            assert metrics["n_training"] == 6
-            assert {name: value for name, value in metrics["subset"].items() if name != "digest"} == subset
-            assert len(metrics["subset"]["digest"]) == 32
+            assert (metrics["n_training"], metrics["subset"]["ids"], metrics["subset"]["n_ids"]) == (6, "1percent.txt", 6)
         file.write_text("000003.JPEG\n000120.JPEG\nn01_1.JPEG\n")
-        shown, _ = probe(*SHORT, "--ids", file, fails=True)
-        assert "2 of 3 ids are not in" in shown
-        assert "first '000120.JPEG'" in shown
+        assert "2 of 3 ids are not in" in probe(*SHORT, "--ids", file, fails=True)[0]
         file.write_text("000005\n000006\n000007\n000009\n")  # 5 of the test images could not be read
         shown, metrics = probe(*ONE_SEED, "--features", sets[1], "--head", "cls", "--ids", file)
         assert "1 of 4 images of" in shown
@@ -332,10 +318,8 @@ def test_epochs_are_logged_and_nothing_else_changes(probe, params, tmp_path):
     _, whole = probe(*given, "--base-lrs", "0.1,0.5", "--seeds", "0,1", out=tmp_path / "without/h")
     _, logged = probe(*file, *given, out=tmp_path / "with/h")
     assert {**logged, "command": ""} == {**whole, "command": ""}
-    results, same = files(tmp_path / "with/h"), files(tmp_path / "without/h")
-    same = {name: content for name, content in same.items() if not name.endswith(".json")}
-    assert same.items() <= results.items()
-    assert "trained/seed1.safetensors" in same
+    same = {name: text for name, text in files(tmp_path / "without/h").items() if not name.endswith(".json")}
+    assert same.items() <= files(tmp_path / "with/h").items()
     logs = tmp_path / "with/h/training_logs"
     assert sorted(path.name for path in logs.iterdir()) == ["selection.csv", "training.csv"]
     assert len((logs / "training.csv").read_text().splitlines()) == 1 + 2 * 2

@@ -124,7 +124,6 @@ def test_validation_images_select(segment, sets):
     selected = content["protocols"]["knn"]["selected"]
     assert (selected["on"], selected["n_images"]) == ("validation set", 5)
     assert "validation" in content["features"]
-    assert "k is 500, but" in segment("--protocol", "knn", "--ks", "500", fails=True)
 
 
 def test_a_class_without_patches_is_reported(segment, sets):
@@ -133,7 +132,6 @@ def test_a_class_without_patches_is_reported(segment, sets):
         write_segmented(sets / name, n, labelled=2)
     said = segment("--protocol", "logistic", "--cs", "1", "--test", sets / "test-of-two", train="two")
     assert "note: no training patch is of car" in said
-    assert "no test patch is of car" in said
     assert not [*(sets / "out/linear").iterdir(), *(sets / "out/maps").iterdir()], "DVC expects these folders of every run"
     check_tables(sets / "out", read_result(sets / "out/metrics.json")["protocols"])
     assert rows(sets / "out/per_class.csv")[2]["logistic iou_grid"] == ""
@@ -247,7 +245,6 @@ def test_mistakes(segment, views, sets, asked, tmp_path):
         (("--at", "0"), "--at is '0', expected original or a number of pixels such as 512"),
         (("--block", "7"), "has no array 'patch/block7/view0'"),
         (("--metric", "cosin"), "did you mean 'cosine'"),
-        (("--ks", "0"), "ks holds 0, expected positive whole numbers"),
         (("--foreground", "tree"), "has no class 'tree'; it has: sky, road, car"),
         (("--probes", tmp_path / "none"), "every labelled pixel would be foreground; choose classes of sky, road, car"),
         (("--probes", tmp_path / "none", "--foreground", "car"), "there are no probes in"),

@@ -13,7 +13,6 @@ from scipy.ndimage import binary_dilation
 from scipy.spatial.distance import chebyshev
 from scipy.special import softmax
 
-from beyondcls import read_rows
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.few_shot import section
 from probe.result_files import read_result
@@ -160,9 +159,6 @@ def test_the_layout_of_davis(extracted: Path, beyondcls: Command) -> None:
         assert one["j"]["mean"] > one["still"]["j"] + 15, "squares of one colour are found where they move"
         assert one["j_and_f"]["mean"] == pytest.approx((one["j"]["mean"] + one["f"]["mean"]) / 2)
         assert len(one["j"]["without"]) == 2, "videos are left out in turn"
-    rows = read_rows(extracted).query("kind == 'tracking' and metric == 'j_and_f'")
-    assert rows["value"].tolist() == [one["j_and_f"]["mean"] for one in content["blocks"]]
-    assert (rows["dataset"].tolist(), rows["encoder"].tolist()) == (["davis"] * 2, ["tiny"] * 2)
     inputs = Inputs({("tiny", "cls"): studied("tiny", "cls", 50.0)}, folders=Folders(tracking=extracted / "tracking"))
     of_page = section(inputs)
     assert of_page is not None
