@@ -181,9 +181,7 @@ def test_pictures_of_no_signal_show_nothing_of_their_class() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_block")
 @pytest.mark.parametrize(("signal", "low", "high"), [(1.0, 60, 100), (0.0, 5, 45)])
-def test_the_measures_fall_with_the_signal(
-    signal: float, low: float, high: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_measures_fall_with_the_signal(signal, low, high, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setitem(N_IMAGES, "train", 200)
     monkeypatch.setitem(N_IMAGES, "test", 100)
     monkeypatch.setattr("pipelines.demo.PARAMS", PARAMS.replace("seeds: [0, 1, 2]", "seeds: [0]\n  converged: false"))

@@ -10,7 +10,7 @@ import yaml
 
 from pipelines.parameters.heads import plans_and_run
 from probe.result_files import DESCRIPTION, METRICS
-from quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, main_table, tables
+from quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, tables
 from store import BeyondClsError
 from tests.pipelines.report.everything import write_geometry
 from tests.pipelines.report.written import write_attention, write_correct, write_probe
@@ -42,30 +42,7 @@ def test_metrics_statistics_and_main_heads_by_image_are_kept_and_nothing_else(ru
     of_studies = [f"probes/{DATA}/mae/{head}/{f}" for head in ("ep", "cls-average") for f in RESULT]
     of_studies.append(f"probes/{DATA}/mae/cls-average/trained/correct.npz")
     assert files == {*heads, *of_studies, *attention, "tables.md"}
-    text = (tmp_path / "out/tables.md").read_text()
-    assert text.startswith(f"# Measured on {DATA}: 50 training and 200 test images\n\n### What the paper claims, here\n")
-    assert "| AbMILP is ahead of \\[cls\\] on masked encoders | mae | not shown | +7.0 | – | +14.0 | – |" in text
-    assert "| mae | masked | AbMILP | 57.0 ± 0.5 | +7.0 ± 0.7 | 193 |" in text
-    assert "| mocov3 | 1 | 0.750 ± 0.125 |" in text
-
-
-def test_other_draws_of_a_twin_are_further_seeds(run: Path, tmp_path: Path) -> None:
-    right = np.random.default_rng(0).random((2, 3, 2, 40)) < 0.4  # trained and converged, of three draws and two seeds
-    for draw, name in enumerate(("random", "random-1", "random-2")):
-        folder = run / "probes" / DATA / f"quickstart-{name}" / "cls"
-        write_correct(write_probe(folder.parents[1], folder.parent.name, "cls", 0.0), right[0, draw], converged=right[1, draw])
-    write_attention(run / "attention" / DATA, "quickstart-random-1", "d")
-    main(run, DATA, tmp_path / "out")
-    inputs = kept(tmp_path / "out", DATA)
-    assert {e for e in inputs.encoders if e.startswith("quickstart")} == {"quickstart-random"}
-    probe = inputs.probes["quickstart-random", "cls"]
-    assert probe.measures["top1"].mean == pytest.approx(100 * right[0].mean())
-    assert probe.measures["converged_top1"].values == pytest.approx(100 * right[1].mean(-1).ravel())
-    assert (probe.recorded["draws"], len(probe.seeds)) == (3, 6)
-    assert probe.correct is not None
-    with np.load(probe.correct) as file:
-        assert np.array_equal(file["correct"], right[0].reshape(6, 40))
-        assert np.array_equal(file["converged"], right[1].reshape(6, 40))
+    assert "| mae | masked | AbMILP | 57.0 ± 0.5 | +7.0 ± 0.7 | 193 |" in (tmp_path / "out/tables.md").read_text()
 
 
 @pytest.mark.parametrize("names", [{"data": f"../probes/{DATA}"}, {"data": DATA, "only": "../mae"}])
@@ -79,9 +56,6 @@ def test_names_are_no_paths(names: dict[str, str], run: Path, tmp_path: Path) ->
 
 def test_keeping_again_replaces_what_is_gone_and_nothing_measured_replaces_nothing(run: Path, tmp_path: Path) -> None:
     keep(run, DATA, tmp_path / "out", studies=True)
-    table = main_table(kept(tmp_path / "out", DATA))
-    assert [column.name for column in table.columns][:5] == ["encoder", *MAIN_HEADS, "abmilp_minus_cls"]
-    assert [cell.text for cell in table.rows[0].cells][:5] == ["mae", "50.0 ± 0.5", "51.0 ± 0.5", "57.0 ± 0.5", "+7.0 ± 0.7"]
     with pytest.raises(BeyondClsError, match=rf"no metrics under .*empty/probes/{DATA}, expected"):
         keep(tmp_path / "empty", DATA, tmp_path / "out")
     assert len(kept(tmp_path / "out", DATA).probes) == 11

@@ -188,17 +188,21 @@ def test_two_processes_give_the_same(localise, tmp_path):
     assert written(tmp_path)["maps"] == alone
 
 
-def test_objects_outside_of_every_crop_are_not_found_and_have_no_weight(localise, tmp_path):
-    write_boxed(tmp_path / "set", 2, boxes={row: [[0, 0, 4, 4]] for row in (0, 1)}, crop=(8, 8, 32, 32), flat=(1,))
-    said = localise(tmp_path / "set")
-    assert "the weight on objects is not measured" in said
-    assert "nothing of the boxes of 2 images" in said
+def test_flat_maps_and_lost_objects_are_told(localise, tmp_path):
+    write_boxed(tmp_path / "set", boxes={0: [[0, 0, 4, 4]]}, crop=(8, 8, 32, 32), flat=(1, 3))
+    assert "nothing of the boxes of 1 images" in localise(tmp_path / "set")
     content = written(tmp_path)
-    assert (content["n_images_outside"], content["frame"]["shows"]) == (2, "crop")
+    assert (content["n_images_outside"], content["frame"]["shows"]) == (1, "crop")
     assert content["frame"]["percent_outside"] == pytest.approx(100 * (1 - 896 / 1296))
-    assert [(entry["max_box_acc"]["mean"], entry["n_flat"]) for entry in content["maps"]] == [*[(0, [1])] * 3, (0, [0])]
-    assert not any("on_objects" in entry for entry in content["maps"])
-    assert "weight_on_objects" not in (tmp_path / "out/localisation.csv").read_text()
+    assert [entry["n_flat"] for entry in content["maps"]] == [[2], [2], [2], [0]]
+
+
+def test_objects_outside_of_every_crop_are_not_found_and_have_no_weight(localise, tmp_path):
+    write_boxed(tmp_path / "set", 2, boxes={row: [[0, 0, 4, 4]] for row in (0, 1)}, crop=(8, 8, 32, 32))
+    assert "the weight on objects is not measured" in localise(tmp_path / "set")
+    entries = written(tmp_path)["maps"]
+    assert [entry["max_box_acc"]["mean"] for entry in entries] == [0] * 4
+    assert not any("on_objects" in entry for entry in entries)
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,7 @@ def test_a_saved_head_names_the_package(world: Path, present: Path, monkeypatch:
         load_as_recorded("newcomer-vit", recorded, {})
 
 
-def test_listings_and_errors_have_its_names_where_it_is_installed(
-    beyondcls: Callable[..., str], site: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listings_and_errors_have_its_names_where_it_is_installed(beyondcls, site, world, tmp_path, monkeypatch) -> None:
     sets = ("--features", world / "set", "--test", world / "set", "--out", tmp_path / "out")
     assert "newcomer" not in beyondcls("encoders", "newcomer")
     assert "unknown aggregator 'newcomer-gem'" in beyondcls("probe", *sets, "--head", "newcomer-gem", fails=True)

