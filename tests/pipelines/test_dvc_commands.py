@@ -48,8 +48,6 @@ def repro(commands: Path, tmp_path: Path) -> Repro:
     ("stage", "params"),
     [
         ("extract", {"encoders": {f"x{RUNS}": {}}, "datasets": ["d"]}),
-        ("probe", {"encoders": {"e": {}}, "datasets": {"d": {}}, "heads": {"$(touch ran)": {}}}),
-        ("study", {"studies": {"s": {**ENTRY, "encoder": {RUNS: 1}}}}),
         ("extract-blocks", {"block_studies": {"b": {**ENTRY, "stored": f"1'{RUNS}"}}}),
         ("compose", {"data": "x", "composed": {"d": {"n_images": 1, "seed": "0'\ntouch ran #"}}}),
     ],

@@ -111,13 +111,9 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(changed, message: str,
 
 @pytest.mark.parametrize("name", ["dvc.yaml", ".gitignore"])
 def test_nothing_is_overwritten(name: str, images: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    if name == ".gitignore":  # a link to someone's file
-        (tmp_path / "others").write_text("mine")
-        (folder / name).symlink_to(tmp_path / "others")
-    else:
-        (folder / name).write_text("mine")
+    (folder := tmp_path / "project").mkdir()
+    (tmp_path / "others").write_text("mine")
+    (folder / name).symlink_to(tmp_path / "others")
     with pytest.raises(BeyondClsError, match=rf"has {name} already; give another folder"):
         write_project(folder, images, ["quickstart-random"], ["cls"])
     assert [file.name for file in folder.iterdir()] == [name]

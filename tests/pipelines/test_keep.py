@@ -45,6 +45,21 @@ def test_metrics_statistics_and_main_heads_by_image_are_kept_and_nothing_else(ru
     assert "| mae | masked | AbMILP | 57.0 ± 0.5 | +7.0 ± 0.7 | 193 |" in (tmp_path / "out/tables.md").read_text()
 
 
+def test_other_draws_of_a_twin_are_further_seeds(run: Path, tmp_path: Path) -> None:
+    right = np.random.default_rng(0).random((2, 3, 2, 40)) < 0.4  # trained and converged, of three draws and two seeds
+    for draw, name in enumerate(("random", "random-1", "random-2")):
+        folder = write_probe(run / "probes" / DATA, f"quickstart-{name}", "cls", 0.0)
+        write_correct(folder, right[0, draw], converged=right[1, draw])
+    keep(run, DATA, tmp_path / "out")
+    inputs = kept(tmp_path / "out", DATA)
+    assert {e for e in inputs.encoders if e.startswith("quickstart")} == {"quickstart-random"}
+    probe = inputs.probes["quickstart-random", "cls"]
+    assert probe.measures["converged_top1"].values == pytest.approx(100 * right[1].mean(-1).ravel())
+    assert (probe.recorded["draws"], len(probe.seeds)) == (3, 6)
+    with np.load(tmp_path / "out/probes" / DATA / "quickstart-random/cls/trained/correct.npz") as file:
+        assert np.array_equal(file["correct"], right[0].reshape(6, 40))
+
+
 @pytest.mark.parametrize("names", [{"data": f"../probes/{DATA}"}, {"data": DATA, "only": "../mae"}])
 def test_names_are_no_paths(names: dict[str, str], run: Path, tmp_path: Path) -> None:
     keep(run, DATA, tmp_path / "out")

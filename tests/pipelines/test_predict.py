@@ -19,6 +19,7 @@ from pipelines.predictions.images import Prediction, find_images, legible, predi
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import Recipe
 from probe.run import probe
+from store import BeyondClsError
 from tests.extract.datasets.deep import png16
 from tests.extract.pictures import picture, samples, write_tar
 from tests.pipelines.live.test_online import World
@@ -204,6 +205,12 @@ def test_images_are_found_in_order_and_once(tmp_path, monkeypatch):
     assert [str(f) for f in find_images(["z.png", "x", "x/*.png"])] == ["z.png", *inside]
     assert [str(f) for f in find_images(["odd[1].png"])] == ["odd[1].png"]  # a file that is there is no pattern
     assert [str(f) for f in find_images(["**/*.webp"])] == ["x/y/c.webp"]
+    (tmp_path / "x/e.svg").write_bytes(b"")
+    with pytest.raises(BeyondClsError, match="--allow-left-out"):
+        find_images(["x"])
+    notes: list[str] = []
+    find_images(["x"], True, notes.append)
+    assert "e.svg" in notes[0]
 
 
 def test_pixels_are_scaled_and_turned_as_the_probe_records(predict, world, tmp_path):

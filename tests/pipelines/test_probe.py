@@ -65,7 +65,7 @@ heads:
   preset: {aggregator: abmilp, preset: adamw, epochs: 3, warmup_epochs: 0}
   near: {aggregator: cls, protocol: {name: knn, ks: [3]}, percent: 20}
   grid: {aggregator: cls, base_lrs: [1e-3, 3E-2, 1]}
-  small: {aggregator: cls, views: 1, k_shot: 2, base_lr: null, protocol: null}
+  small: {aggregator: cls, views: 1, k_shot: 2, base_lr: null, protocol: null, block: null}
 probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1, seeds: [0, 1], weight_decays: [0, 0.1]}
 """
 GIVEN = {"base_lr": 0.3, "epochs": 4, "seeds": (8,), "normalisation": "batch", "final_norm": True}
@@ -265,7 +265,6 @@ class TestBadInput:
             ("--protocol knn", "aggregator 'abmilp' has parameters to train"),
             ("--head cls --protocol knn", "k is 200, but there are 108 images"),
             ("--head cls --k 5", "--ks is an option of --protocol knn, which no head here has"),
-            ("--seeds a", "--seeds is 'a', expected integers with commas"),
             ("--base-lr 0.1 --base-lrs 0.1,0.2", "--base-lr 0.1 and --base-lrs 0.1,0.2 exclude each other"),
             ("--k-shot 5 --percent 10", "--k-shot 5 and --percent 10.0 exclude each other"),
             ("--k-shot 5 --order shared", "order is shared, but each seed draws its own images"),
@@ -288,13 +287,10 @@ class TestBadInput:
             ("heads: {abmlip: {}}", "unknown head 'abmilp'; did you mean 'abmlip'?"),
             ("heads: {abmilp: {aggregator: 3}}", "heads.abmilp.aggregator is 3"),
             ("cls_heads: {abmilp: {aggregator: average}}", "abmilp in the parameter file reads patch, but for cls_heads"),
-            ("heads: {abmilp: {epochs: '90'}}", "heads.abmilp.epochs is '90', expected a whole number"),
-            ("heads: {abmilp: {base_lrs: 0.1}}", "heads.abmilp.base_lrs is 0.1, expected a list; give [0.1]"),
             ("heads: {abmilp: {protocol: {ks: [1]}}}", "unknown protocol ''"),
             ("heads: {abmilp: {protocol: {name: knn, ks: 5}}}", "ks is 5, expected a list"),
             ("heads: {abmilp: {}}\nprobe: {1: 2}", "unknown parameter in probe '1'"),
             ("heads: {1: {}, on: {}}", "unknown head 'abmilp'; known: 1, on"),
-            ("heads: [abmilp]", "heads in the parameter file is ['abmilp'], expected names and values"),
             ("heads: {abmilp: {aggregator: cls, views: 1}, b: {aggregator: cls}}", "heads.abmilp gives views, which all heads"),
             ("heads: {abmilp: {}} # caf\udce9", "is not YAML; correct it, or name another file: 'utf-8' codec"),
         ],
