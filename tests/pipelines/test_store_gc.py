@@ -217,6 +217,12 @@ class TestFolder:
         assert shared.command(*remove, "features/one", "--force")[0] == 0
         assert list(Path("features").iterdir()) == []
 
+    def test_stubs_stay(self, shared):
+        shared.stub("one")
+        assert shared.listed(place="features") == {}
+        shared.delete()
+        assert Path("features/one").is_dir()
+
 
 class TestNeverTouched:
     def test_what_is_being_written(self, shared, monkeypatch):

@@ -193,9 +193,9 @@ class TestRm:
         (tmp_path / "link").symlink_to(path)
         shutil.move(path / "registers", tmp_path / "mine")
         (path / "registers").symlink_to(tmp_path / "mine")
-        for target in (tmp_path / "link", path):
-            assert command("store", "rm", target, "--yes")[0] == 1
+        assert command("store", "rm", path, "--yes")[0] == 1
         (path / "registers").unlink()
+        assert command("store", "rm", tmp_path / "link", "--yes")[0] == 1
         # A file that is a link, as data version control makes them, goes; what it leads to stays.
         shard = path / PATCH / "c/0/0/0"
         shard.rename(tmp_path / "cached")

@@ -176,6 +176,7 @@ def test_bad_input_is_one_line(extracted: Path, beyondcls: Command) -> None:
     says("--videos is none.txt, which is no file", "--videos", "none.txt")
     says("1 of 2 videos are not in features/davis, first 'bear'", "--videos", "other.txt")
     says("has patch tokens of blocks 0, 1, and --block is 7", "--block", 7)
+    says("--k is 0, expected 1 or more", "--k", 0)
     says("--temperature is 0.0, expected a positive number", "--temperature", 0)
     says("video 'two' of 6 frames has no nowhere/two/7.png of its first frame", "--masks", "nowhere")
     Image.new("RGB", (WIDTH, HEIGHT), "white").save(masks / "00000.png")

@@ -58,7 +58,9 @@ def written(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
-def test_files_are_those_of_this_process(sets, project, beyondcls):
+def test_files_are_those_of_this_process(
+    sets: list[FeatureStore], project: Callable[[str], Path], beyondcls: Callable[..., str]
+) -> None:
     given = ("probe", "--params", "params.yaml", "--features", sets[0].path, "--test", sets[1].path, "--device", "cpu")
     spread = project("spread")
     heads = ("--head", "cls", "--head=mortal", "--head", "bad")
@@ -78,7 +80,9 @@ def test_files_are_those_of_this_process(sets, project, beyondcls):
     assert command.endswith(" --device cpu --head cls --out probes/cls"), "where it was computed is not written"
 
 
-def test_one_head_is_computed_by_this_process_and_several_are_so_together(sets, project, beyondcls):
+def test_one_head_is_computed_by_this_process_and_several_are_so_together(
+    sets: list[FeatureStore], project: Callable[[str], Path], beyondcls: Callable[..., str]
+) -> None:
     short = ("--device", "cpu", "--epochs", 1, "--warmup-epochs", 0)
     given = ("probe", "--features", sets[0].path, "--test", sets[1].path, *short, "--head", "cls")
     folder = project("one")
