@@ -112,8 +112,11 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(changed, message: str,
 @pytest.mark.parametrize("name", ["dvc.yaml", ".gitignore"])
 def test_nothing_is_overwritten(name: str, images: Path, tmp_path: Path) -> None:
     (folder := tmp_path / "project").mkdir()
-    (tmp_path / "others").write_text("mine")
-    (folder / name).symlink_to(tmp_path / "others")
+    if name == ".gitignore":  # a link to someone's file
+        (tmp_path / "others").write_text("mine")
+        (folder / name).symlink_to(tmp_path / "others")
+    else:
+        (folder / name).write_text("mine")
     with pytest.raises(BeyondClsError, match=rf"has {name} already; give another folder"):
         write_project(folder, images, ["quickstart-random"], ["cls"])
     assert [file.name for file in folder.iterdir()] == [name]
@@ -125,10 +128,12 @@ def test_in_a_repository_that_is_there(images: Path, tmp_path: Path) -> None:
     write_project(tmp_path / "fresh", images, ["quickstart-random"], ["cls"])
     folder = tmp_path / "project"
     folder.mkdir()
+    (folder / "README.md").write_text("mine")
     (folder / ".gitignore").write_text("/features/\n*.log")
     (folder / ".dvcignore").write_text("# Add patterns of files\n")
     written = write_project(folder, images, ["quickstart-random"], ["cls"])
     assert {file.name for file in written} == {"params.yaml", "dvc.yaml", ".dvcignore", ".gitignore"}
+    assert (folder / "README.md").read_text() == "mine"
     for name in (".gitignore", ".dvcignore"):
         own, fresh = ((root / name).read_text().splitlines() for root in (folder, tmp_path / "fresh"))
         assert own[0] == {".gitignore": "/features/", ".dvcignore": "# Add patterns of files"}[name]
