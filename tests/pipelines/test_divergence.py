@@ -166,6 +166,7 @@ def test_rows_sum_to_1_in_double_precision():
         ([[0.5, 0.5], [-0.25, 1.25]], r"weights of pool have -0.25 among them in row 1"),
         ([[0.0, 0.0], [0.0, 0.0]], r"weights of pool have a sum of 0 in row 0 \(2 of 2 rows\).* leave this head out"),
         ([0.5, 0.5], r"weights of pool are float64 of shape \[2\], expected floats \[N, T\]"),
+        (np.zeros((0, 4)), r"weights of pool are float64 of shape \[0, 4\], expected"),
         ([[1, 0]], r"weights of pool are int64 of shape \[1, 2\], expected floats"),
     ],
 )
