@@ -40,7 +40,9 @@ def test_what_the_study_no_longer_has_or_a_study_wrote_that_is_no_more(out):
     assert removed(out(absent={"absent": ["cls"]}, **written)) == ["absent", "gone", "renamed"]
 
 
-@pytest.mark.parametrize("content", [{"command": "beyondcls probe --head a"}, [], {"command": "--study"}, {"command": "a '"}])
+@pytest.mark.parametrize(
+    "content", [{"command": "beyondcls probe --head a"}, {}, [], {"command": "--study"}, {"command": "a '"}]
+)
 def test_what_is_not_ours_stays(content, out):
     assert removed(out(someone=content)) == []
 
