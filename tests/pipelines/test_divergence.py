@@ -83,7 +83,12 @@ def test_writes_every_pair_in_both_directions(beyondcls, probes, tmp_path):
 
 @pytest.mark.parametrize(
     ("aggregator", "options", "compared"),
-    [("max", {}, True), *(("cls-attention", o, bool(o)) for o in ({}, {"of": "joined"}, {"top_k": 2}))],
+    [
+        ("max", {}, True),
+        ("cls-attention", {}, False),
+        ("cls-attention", {"of": "joined"}, True),
+        ("cls-attention", {"top_k": 2}, True),
+    ],
 )
 def test_attention_is_compared_unless_a_head_weights_by_it(aggregator, options, compared, beyondcls, probes, tmp_path):
     write_head(probes / "map", HALF, aggregator, **options)
@@ -107,20 +112,15 @@ def test_attention_of_encoders_without_cls_or_of_other_images(beyondcls, probes,
     assert {head for pair in pairs(tmp_path / "out/divergence.csv") for head in pair} == {"average", "abmilp"}
 
 
-ARRAY, METRICS_FILE = "abmilp/trained/weights.npy", "abmilp/metrics.json"
-
-
 @pytest.mark.parametrize(
     ("damage", "messages"),
     [
         (lambda p: write_head(p / "foreign", UNIFORM, key="z"), ["of the feature set k and"]),
         (lambda p: write_head(p / "joined", UNIFORM[:4]), ["are 5 x 4 (images x patches)", "4 x 4, expected the same"]),
         (lambda p: write_head(p / "bad", np.full_like(UNIFORM, np.nan)), ["have nan among them in row 0 (5 of 5 rows)"]),
-        *((lambda p, c=c: (p / ARRAY).write_bytes(c), ["weights.npy is damaged"]) for c in (b"nothing", b"")),
-        *(
-            (lambda p, c=c: describe(p / METRICS_FILE, c), ["metrics.json is missing or damaged"])
-            for c in ("{", "[]", '{"encoder": "mae"}', OTHER)
-        ),
+        (lambda p: (p / "abmilp/trained/weights.npy").write_bytes(b""), ["weights.npy is damaged"]),
+        (lambda p: describe(p / f"abmilp/{METRICS}", "[]"), ["metrics.json is missing or damaged"]),
+        (lambda p: describe(p / f"abmilp/{METRICS}", OTHER), ["metrics.json is missing or damaged"]),
         (lambda p: [shutil.rmtree(p / name) for name in ("average", "abmilp")], ["there are no weights under"]),
     ],
 )
@@ -150,9 +150,8 @@ def test_never_below_0():
     assert min(each) >= 0
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_rows_sum_to_1_in_double_precision(dtype):
-    rounded = np.random.default_rng(2).random((20, 196)).astype(dtype)
+def test_rows_sum_to_1_in_double_precision():
+    rounded = np.random.default_rng(2).random((20, 196)).astype(np.float16)
     before, rows = rounded.copy(), distributions(rounded, "x")
     assert rows.dtype == np.float64
     np.testing.assert_allclose(rows.sum(1), 1, atol=1e-15)
@@ -165,7 +164,6 @@ def test_rows_sum_to_1_in_double_precision(dtype):
     [
         ([[0.5, 0.5], [np.nan, 1.0]], r"weights of pool have nan among them in row 1 \(1 of 2 rows\)"),
         ([[0.5, 0.5], [-0.25, 1.25]], r"weights of pool have -0.25 among them in row 1"),
-        ([[np.inf, 0.5], [1.0, 0.0]], r"weights of pool have inf among them in row 0"),
         ([[0.0, 0.0], [0.0, 0.0]], r"weights of pool have a sum of 0 in row 0 \(2 of 2 rows\).* leave this head out"),
         ([0.5, 0.5], r"weights of pool are float64 of shape \[2\], expected floats \[N, T\]"),
         (np.zeros((0, 4)), r"weights of pool are float64 of shape \[0, 4\], expected"),

@@ -48,12 +48,7 @@ def repro(commands: Path, tmp_path: Path) -> Repro:
     ("stage", "params"),
     [
         ("extract", {"encoders": {f"x{RUNS}": {}}, "datasets": ["d"]}),
-        ("extract", {"encoders": ["e"], "datasets": [f"x\n{RUNS}\n"]}),
-        ("probe", {"encoders": {"e": {}}, "datasets": {"d": {}}, "heads": {"$(touch ran)": {}}}),
-        ("study", {"studies": {"s": {**ENTRY, "encoder": {RUNS: 1}}}}),
-        ("localise", {"localised": {"l": {**ENTRY, "features": f"x{RUNS}"}}}),
         ("extract-blocks", {"block_studies": {"b": {**ENTRY, "stored": f"1'{RUNS}"}}}),
-        ("compose", {"data": f"x'{RUNS}", "composed": {"d": {"n_images": 1, "seed": 0}}}),
         ("compose", {"data": "x", "composed": {"d": {"n_images": 1, "seed": "0'\ntouch ran #"}}}),
     ],
 )

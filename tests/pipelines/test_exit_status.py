@@ -49,43 +49,32 @@ def test_what_is_asked_and_what_a_user_causes(command):
     assert re.fullmatch("error: .*nowhere.*\n", err)
 
 
-@pytest.mark.parametrize("arguments", [("extrakt",), ("--nonsense",), ("plan", "--seeds", "x")])
+@pytest.mark.parametrize("arguments", [("extrakt",), ("plan", "--seeds", "x")])
 def test_usage(command, arguments):
     status, _, err = command(*arguments)
     assert status == 2
     assert "Usage: beyondcls" in err
 
 
-FULL, DENIED = os.strerror(errno.ENOSPC), os.strerror(errno.EACCES)
+FULL = os.strerror(errno.ENOSPC)
 NOT_GIVEN = [
     (OSError(errno.ENOSPC, FULL), r"the disk of /.*: No space left on device; [\d.e+]+ GB are free.*, and give the same"),
     (OSError(errno.ENOSPC, FULL, "/tmp/x"), r"/tmp/x: No space left on device; [\d.e+]+ GB are free"),
-    (OSError(errno.EDQUOT, "Disk quota exceeded"), "Disk quota exceeded; .* but a quota is used up"),
-    (OSError(errno.EFBIG, "File too large", "/tmp/x"), "/tmp/x: File too large; .* a file may not be as large"),
     (SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"), "No space left on device; "),
     (OSError("65536 requested and 12288 written"), "No space left on device; "),  # of numpy.save
-    (PermissionError(errno.EACCES, DENIED, "a/b"), "a/b: Permission denied; see whose it is"),
     (PermissionError(errno.EPERM, "Operation not permitted", b"a\xff"), r"a\\udcff: Operation not permitted; see whose it is"),
-    (OSError(errno.EROFS, "Read-only file system", "a"), "a: Read-only file system; name a place"),
     (FileNotFoundError(errno.ENOENT, "No such file or directory", "a"), "a: No such file or directory; nothing of this name"),
-    (OSError(errno.ENAMETOOLONG, "File name too long", "a"), "a: File name too long; choose a shorter name"),
-    (OSError(errno.EMFILE, "Too many open files", "a"), "a: Too many open files; allow more"),
     (OSError(errno.EIO, "Input/output error", 5), "error: Input/output error; give the command again"),
-    (OSError(errno.EIO, "Input/output error"), "Input/output error; give the command again"),
     (MemoryError(), "memory does not suffice: MemoryError; stop what else uses it"),
-    (MemoryError("Unable to allocate 5.00 TiB"), "memory does not suffice: Unable to allocate 5.00 TiB; "),
     (torch.OutOfMemoryError("CUDA out of memory. Tried\nmore"), "memory does not suffice: CUDA out of memory. Tried; "),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory does not suffice: DefaultCPU"),
-    (RuntimeError("XPU out of memory. Tried to allocate"), "memory does not suffice: XPU"),
 ]
 OF_THE_SYSTEM = [(error, FAILED, f"(?=error: )(?:error: .*)?{message}(?:(?!foreseen).)*\\n") for error, message in NOT_GIVEN]
 UNKNOWN = r" \(not foreseen: `beyondcls --debug COMMAND` shows the traceback\)\n"
-WITHOUT_A_CAUSE = (OSError("from a library"), RuntimeError("memory layout"), ValueError("os error"), KeyError(28))
 OTHERS = [
-    *(
-        (error, UNFORESEEN, f".*{UNKNOWN}")
-        for error in (*WITHOUT_A_CAUSE, ModuleNotFoundError("No module named 'x'", name="x"))
-    ),
+    (OSError("from a library"), UNFORESEEN, f".*{UNKNOWN}"),
+    (RuntimeError("memory layout"), UNFORESEEN, f".*{UNKNOWN}"),
+    (ModuleNotFoundError("No module named 'x'", name="x"), UNFORESEEN, f".*{UNKNOWN}"),
     (RuntimeError("a is 3\nand more"), UNFORESEEN, f"error: RuntimeError: a is 3{UNKNOWN}"),
     (AssertionError(), UNFORESEEN, f"error: AssertionError: no reason was given{UNKNOWN}"),
     (ModuleNotFoundError(name="timm.models"), FAILED, r"error: this needs timm, .*; pip install 'beyondcls\[extract\]'\n"),
@@ -132,22 +121,10 @@ def test_debug_shows_the_traceback_before_the_same_message(by, monkeypatch, caps
     trace, message = err[: err.rindex("error: ")], err[err.rindex("error: ") :]
     assert trace.startswith("Traceback")
     assert "describe" in trace
-    assert "nowhere" in message
     assert sys.argv[1:] == list(COMMAND), "commands record how they were called"
     assert os.environ.get("BEYONDCLS_DEBUG") == (None if by == "option" else "1"), "the option is for one command"
     monkeypatch.setenv("BEYONDCLS_DEBUG", "0")
     assert run_command(monkeypatch, capsys, *COMMAND)[2] == message
-
-
-COMPLETED = [("beyondcls ext", 1, "extract"), ("beyondcls store ver", 2, "verify"), ("beyondcls extract --enc", 2, "--encoder")]
-
-
-@pytest.mark.parametrize(("typed", "word", "completion"), COMPLETED)
-def test_completion(command, monkeypatch, typed, word, completion):
-    for name, value in (("_BEYONDCLS_COMPLETE", "complete_bash"), ("COMP_WORDS", typed), ("COMP_CWORD", str(word))):
-        monkeypatch.setenv(name, value)
-    status, out, err = command()
-    assert (status, out.split(), err) == (0, [completion], "")
 
 
 def test_bash_completes(tmp_path):

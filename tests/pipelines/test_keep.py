@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import yaml
 
-from pipelines.parameters.groups import plans_of_study
 from pipelines.parameters.heads import plans_and_run
 from probe.result_files import DESCRIPTION, METRICS
-from quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, main_table, tables
+from quickstart.keep import DRAW, MAIN_HEADS, keep, kept, main, tables
 from store import BeyondClsError
 from tests.pipelines.report.everything import write_geometry
 from tests.pipelines.report.written import write_attention, write_correct, write_probe
@@ -43,48 +42,25 @@ def test_metrics_statistics_and_main_heads_by_image_are_kept_and_nothing_else(ru
     of_studies = [f"probes/{DATA}/mae/{head}/{f}" for head in ("ep", "cls-average") for f in RESULT]
     of_studies.append(f"probes/{DATA}/mae/cls-average/trained/correct.npz")
     assert files == {*heads, *of_studies, *attention, "tables.md"}
-    text = (tmp_path / "out/tables.md").read_text()
-    assert text.startswith(f"# Measured on {DATA}: 50 training and 200 test images\n\n### What the paper claims, here\n")
-    assert "| AbMILP is ahead of \\[cls\\] on masked encoders | mae | not shown | +7.0 | – | +14.0 | – |" in text
-    assert "| mae | masked | AbMILP | 57.0 ± 0.5 | +7.0 ± 0.7 | 193 |" in text
-    assert "| mae − mocov3 | not shown | +6.5 | – |" in text
-    assert "| mae | masked | ep | 55.0 ± 7.1 |" in text
-    assert "| mocov3 | 1 | 0.750 ± 0.125 |" in text
-
-
-def test_what_other_stages_measured_is_kept_and_shown(run: Path, tmp_path: Path) -> None:
-    """Their numbers, and neither pictures nor arrays; without the encoders that --encoder leaves out."""
-    write_geometry(run / "geometry" / DATA, "mae", ("cls", 1, 30.0))
-    write_geometry(run / "geometry" / DATA, "random", ("cls", 1, 20.0))
-    (run / "geometry" / DATA / "mae/block5.svg").write_text("")
-    main(run, DATA, tmp_path / "out")
-    assert sorted(p.name for p in (tmp_path / "out/geometry" / DATA / "mae").iterdir()) == sorted(RESULT)
-    assert "### Vectors of the deepest block" in (tmp_path / "out/tables.md").read_text()
-    shutil.rmtree(run / "geometry" / DATA / "random")
-    main(run, DATA, tmp_path / "out", encoder="mae")
-    assert (tmp_path / "out/geometry" / DATA / "random" / METRICS).is_file()
+    assert "| mae | masked | AbMILP | 57.0 ± 0.5 | +7.0 ± 0.7 | 193 |" in (tmp_path / "out/tables.md").read_text()
 
 
 def test_other_draws_of_a_twin_are_further_seeds(run: Path, tmp_path: Path) -> None:
     right = np.random.default_rng(0).random((2, 3, 2, 40)) < 0.4  # trained and converged, of three draws and two seeds
     for draw, name in enumerate(("random", "random-1", "random-2")):
-        folder = run / "probes" / DATA / f"quickstart-{name}" / "cls"
-        write_correct(write_probe(folder.parents[1], folder.parent.name, "cls", 0.0), right[0, draw], converged=right[1, draw])
-    write_attention(run / "attention" / DATA, "quickstart-random-1", "d")
-    main(run, DATA, tmp_path / "out")
+        folder = write_probe(run / "probes" / DATA, f"quickstart-{name}", "cls", 0.0)
+        write_correct(folder, right[0, draw], converged=right[1, draw])
+    keep(run, DATA, tmp_path / "out")
     inputs = kept(tmp_path / "out", DATA)
     assert {e for e in inputs.encoders if e.startswith("quickstart")} == {"quickstart-random"}
     probe = inputs.probes["quickstart-random", "cls"]
-    assert probe.measures["top1"].mean == pytest.approx(100 * right[0].mean())
     assert probe.measures["converged_top1"].values == pytest.approx(100 * right[1].mean(-1).ravel())
     assert (probe.recorded["draws"], len(probe.seeds)) == (3, 6)
-    assert probe.correct is not None
-    with np.load(probe.correct) as file:
+    with np.load(tmp_path / "out/probes" / DATA / "quickstart-random/cls/trained/correct.npz") as file:
         assert np.array_equal(file["correct"], right[0].reshape(6, 40))
-        assert np.array_equal(file["converged"], right[1].reshape(6, 40))
 
 
-@pytest.mark.parametrize("names", [{"data": f"../probes/{DATA}"}, *({"data": DATA, "only": name} for name in ("../mae", ".."))])
+@pytest.mark.parametrize("names", [{"data": f"../probes/{DATA}"}, {"data": DATA, "only": "../mae"}])
 def test_names_are_no_paths(names: dict[str, str], run: Path, tmp_path: Path) -> None:
     keep(run, DATA, tmp_path / "out")
     before = sorted((tmp_path / "out").rglob("*"))
@@ -95,9 +71,6 @@ def test_names_are_no_paths(names: dict[str, str], run: Path, tmp_path: Path) ->
 
 def test_keeping_again_replaces_what_is_gone_and_nothing_measured_replaces_nothing(run: Path, tmp_path: Path) -> None:
     keep(run, DATA, tmp_path / "out", studies=True)
-    table = main_table(kept(tmp_path / "out", DATA))
-    assert [column.name for column in table.columns][:5] == ["encoder", *MAIN_HEADS, "abmilp_minus_cls"]
-    assert [cell.text for cell in table.rows[0].cells][:5] == ["mae", "50.0 ± 0.5", "51.0 ± 0.5", "57.0 ± 0.5", "+7.0 ± 0.7"]
     with pytest.raises(BeyondClsError, match=rf"no metrics under .*empty/probes/{DATA}, expected"):
         keep(tmp_path / "empty", DATA, tmp_path / "out")
     assert len(kept(tmp_path / "out", DATA).probes) == 11
@@ -109,6 +82,8 @@ def test_keeping_again_replaces_what_is_gone_and_nothing_measured_replaces_nothi
 def test_one_encoder_is_kept_beside_the_others(run: Path, tmp_path: Path) -> None:
     keep(run, DATA, tmp_path / "out", studies=True)
     shutil.rmtree(run)
+    write_geometry(run / "geometry" / DATA, "mae", ("cls", 1, 30.0))
+    (run / "geometry" / DATA / "mae/block5.svg").write_text("")
     for encoder in ("mae", "mocov3"):
         write_probe(run / "probes" / DATA, encoder, "cls", 20.0)
         write_probe(run / "studies" / DATA / "aggregators", encoder, "max", 10.0)
@@ -119,7 +94,8 @@ def test_one_encoder_is_kept_beside_the_others(run: Path, tmp_path: Path) -> Non
     assert {head for encoder, head in inputs.probes if encoder == "mocov3"} == set(MAIN_HEADS)
     assert inputs.probes["mocov3", "cls"].measures["top1"].mean == 60
     assert {name: a.data for name, a in inputs.attention.items()} == {"mae": "e", "mocov3": "d", "random": "d"}
-    assert (tmp_path / "out/tables.md").is_file()
+    assert sorted(p.name for p in (tmp_path / "out/geometry" / DATA / "mae").iterdir()) == sorted(RESULT), "no pictures"
+    assert "### Vectors of the deepest block" in (tmp_path / "out/tables.md").read_text()
     with pytest.raises(BeyondClsError, match=rf"no metrics under .*run/probes/{DATA}/ibot, expected what"):
         keep(run, DATA, tmp_path / "out", only="ibot")
 
@@ -137,20 +113,14 @@ def test_the_parameters_are_of_the_encoders_that_are_here() -> None:
     quickstart = yaml.safe_load((ROOT / "params.yaml").read_text())["encoders"]
     fine_tuned = json.loads((ROOT / "quickstart/encoders/mae-ft.json").read_text())["weights"]
     entries = {name: {n: value for n, value in entry.items() if n != "seeds"} for name, entry in params["encoders"].items()}
-    draws = {name: entries.pop(name) for name in params["encoders"] if DRAW.fullmatch(name)}
+    draws = [entries.pop(name) for name in params["encoders"] if DRAW.fullmatch(name)]
     assert entries == quickstart | {"quickstart-mae-ft": {"weights": fine_tuned}}
-    assert sorted(draw["random_seed"] for draw in draws.values()) == [1, 2, 3, 4]
+    assert sorted(draw["random_seed"] for draw in draws) == [1, 2, 3, 4]
     assert params["datasets"] == [DATA]
     main_plans, _ = plans_and_run([*params["cls_heads"], *params["heads"]], params, {}, {})
     assert set(main_plans) == set(MAIN_HEADS)
-    recipes = {json.dumps([plan.recipe.epochs, plan.recipe.batch_size, plan.recipe.momentum]) for plan in main_plans.values()}
-    assert recipes == {"[90, 1024, 0.0]"}
-    of_studies: dict[str, set[str]] = {}
-    for study in params["studies"]:
-        plans, _ = plans_of_study(params, study)
-        assert all(plan.seeds in ((0, 1, 2), tuple(range(12))) for plan in plans.values())
-        of_studies.setdefault(params["studies"][study]["encoder"], set()).update(p.head.aggregator for p in plans.values())
-    assert of_studies["quickstart-random"] < of_studies["quickstart-mae"] == of_studies["quickstart-mocov3"]
+    recipes = [plan.recipe for plan in main_plans.values()]
+    assert {(recipe.epochs, recipe.batch_size, recipe.momentum) for recipe in recipes} == {(90, 1024, 0.0)}
 
 
 TUNED = tuple(f"quickstart-{name}" for name in ("mae", "mae-ft", "mocov3", "random"))  # main heads have own settings
@@ -167,7 +137,6 @@ def test_what_is_kept_is_of_all_heads_images_and_seeds(folder: Path, file: Path,
     expected = {(encoder, head) for encoder in params["encoders"] if not DRAW.fullmatch(encoder) for head in entries}
     if folder == FULL:
         expected |= {(study["encoder"], head) for study in params["studies"].values() for head in study["heads"]}
-        assert {(a.n_images, a.encoder in params["encoders"]) for a in measured.attention.values()} == {(counts[1], True)}
     assert set(measured.probes) == expected
     for (encoder, head), probe in measured.probes.items():
         assert (probe.n_training, probe.n_test, probe.recipe["batch_size"]) == counts
@@ -179,7 +148,6 @@ def test_what_is_kept_is_of_all_heads_images_and_seeds(folder: Path, file: Path,
         assert len(probe.seeds) == n_draws * len(set(probe.seeds))
         assert "converged_top1" in probe.measures
         if head in entries:  # nothing that was chosen is at the edge of its grid, but for a decay of 0
-            assert probe.recipe["epochs"] == entries[head].get("epochs", 90)
             assert probe.recipe["base_lr"] in entries[head]["base_lrs"][1:-1]
             assert probe.recipe["weight_decay"] in entries[head]["weight_decays"][:-1]
 

@@ -10,7 +10,6 @@ import pytest
 
 from pipelines import cli
 from pipelines.parameters.heads import AskedHead, plans_and_run
-from pipelines.parameters.layers import Layer, resolve, values_of
 from pipelines.parameters.params import named_values, read_params
 from pipelines.process.tasks import is_first
 from probe import checkpoint
@@ -66,15 +65,20 @@ heads:
   preset: {aggregator: abmilp, preset: adamw, epochs: 3, warmup_epochs: 0}
   near: {aggregator: cls, protocol: {name: knn, ks: [3]}, percent: 20}
   grid: {aggregator: cls, base_lrs: [1e-3, 3E-2, 1]}
-  small: {aggregator: cls, views: 1, k_shot: 2, base_lr: null, protocol: null}
+  small: {aggregator: cls, views: 1, k_shot: 2, base_lr: null, protocol: null, block: null}
 probe: {epochs: 7, batch_size: 64, base_lr: 0.1, momentum: 0.5, warmup_epochs: 1, seeds: [0, 1], weight_decays: [0, 0.1]}
 """
 GIVEN = {"base_lr": 0.3, "epochs": 4, "seeds": (8,), "normalisation": "batch", "final_norm": True}
+PRESET = "heads: {cls: {epochs: 12}}\nprobe: {preset: adamw, base_lr: 0.5}"
 NEAR = "heads: {cls: {protocol: {name: knn, ks: [3], temperature: [0.1, 1]}}, other: {aggregator: cls}}"
 CLOSED = "heads: {cls: {}, other: {aggregator: cls, protocol: null}}\nprobe: {protocol: logistic}"
 RUN = {"views": 2, "mix_evaluation_view": True, "percent": 5.0, "placement": "stream"}
 DEFAULT = {"recipe": Recipe(), "seeds": (0, 1, 2), "base_lrs": (), "closed": None, "head": HeadSpec(), "run": {}}
 MINE = Recipe(epochs=7, batch_size=64, base_lr=0.2, momentum=0.5, warmup_epochs=1)
+
+
+def tuned(preset, **changed):
+    return Recipe(**{**PRESETS[preset], **changed})
 
 
 def started(text):
@@ -89,45 +93,30 @@ class TestWhereParametersComeFrom:
             ("", "abmilp", {}, DEFAULT),
             # A head wins over `probe`, and the command line over both.
             (FILE, "mine", {}, {"head": HeadSpec("abmilp", {"depth": 2}, "none"), "recipe": MINE, "seeds": (5,)}),
-            (FILE, "mine", {}, {"weight_decays": (0, 0.1)}),
             (FILE, "mine", GIVEN, {"recipe.base_lr": 0.3, "recipe.epochs": 4, "seeds": (8,)}),
             (FILE, "mine", GIVEN, {"head": HeadSpec("abmilp", {"depth": 3, "activation": "tanh"}, "batch", final_norm=True)}),
             # One value nearer replaces a grid, and the other way round.
             (FILE, "mine", {"weight_decay": 0.2}, {"weight_decays": (), "recipe.weight_decay": 0.2}),
             (FILE, "mine", {"base_lrs": (1.0, 2.0)}, {"settings": [(lr, d) for lr in (1.0, 2.0) for d in (0, 0.1)]}),
             (FILE, "grid", {}, {"base_lrs": (0.001, 0.03, 1)}),
-            (FILE, "grid", {"base_lr": 0.7}, {"base_lrs": ()}),
             # A preset is what it says wherever it stands: what stands farther away, of the recipe, does not leak into it.
-            (FILE, "preset", {}, {"recipe": Recipe(**{**PRESETS["adamw"], "epochs": 3, "warmup_epochs": 0})}),
-            (FILE, "preset", {}, {"weight_decays": (), "seeds": (0, 1)}),
-            (FILE, "mine", {"preset": "mae-lars", "epochs": 20}, {"recipe": Recipe(**{**PRESETS["mae-lars"], "epochs": 20})}),
-            (FILE, "mine", {"preset": "mae-lars"}, {"seeds": (5,), "head.options": {"depth": 2}}),
-            (
-                "heads: {cls: {epochs: 12}}\nprobe: {preset: adamw, base_lr: 0.5}",
-                "cls",
-                {},
-                {"recipe": Recipe(**{**PRESETS["adamw"], "epochs": 12, "base_lr": 0.5})},
-            ),
-            (FILE, "preset", {"preset": "small-sgd", "drop_last": False}, {"recipe.drop_last": False}),
+            (FILE, "preset", {}, {"recipe": tuned("adamw", epochs=3, warmup_epochs=0), "weight_decays": (), "seeds": (0, 1)}),
+            (FILE, "mine", {"preset": "mae-lars", "epochs": 20}, {"recipe": tuned("mae-lars", epochs=20), "seeds": (5,)}),
+            (PRESET, "cls", {}, {"recipe": tuned("adamw", epochs=12, base_lr=0.5)}),
             (started("{}"), "cls", {}, {"head.init": "uniform"}),
             (started("{preset: adamw}"), "cls", {}, {"head.init": "normal"}),
-            (started("{preset: small-sgd, init: normal}"), "cls", {}, {"head.init": "normal"}),
             (started("{init: normal}"), "cls", {"preset": "mae-lars", "drop_last": False}, {"head.init": "uniform"}),
-            (started("{preset: mae-lars}"), "cls", {"init": "normal"}, {"head.init": "normal"}),
             ("heads: {cls: {preset: mae-lars, rows_at_once: null, batch_size: 512}}", "cls", {}, {"recipe.at_once": 512}),
             # Protocols; options of neighbours on the command line win one by one.
             (FILE, "near", {}, {"closed": make_closed("knn", ks=(3,)), "run": {"percent": 20}}),
             (FILE, "near", {"protocol": "ridge"}, {"closed": make_closed("ridge")}),
             (CLOSED, "cls", {}, {"closed": make_closed("logistic")}),
             (CLOSED, "other", {}, {"closed": None}),
-            (NEAR, "cls", {}, {"closed.ks": (3,), "closed.temperature": (0.1, 1)}),
             (NEAR, "cls", {"ks": (7, 5)}, {"closed.ks": (5, 7), "closed.temperature": (0.1, 1)}),
-            (NEAR, "cls", {"ks": (7, 5), "temperature": 0.2}, {"closed.ks": (5, 7), "closed.temperature": 0.2}),
             # Of the whole run; null says nothing.
             (FILE, "small", {}, {"run": {"views": 1, "k_shot": 2}, "recipe.base_lr": 0.1}),
             (FILE, "small", RUN, {"run": RUN}),
             ("heads: {cls: {views: 1}}\nprobe: {views: 3, block: 4}", "cls", {}, {"run": {"views": 1, "block": 4}}),
-            ("heads: {cls: {views: 1}}\nprobe: {views: 3}", "cls", {"views": 2}, {"run": {"views": 2}}),
         ],
     )
     def test_of_a_head(self, text, name, given, expected, params):
@@ -145,7 +134,7 @@ class TestWhereParametersComeFrom:
         assert list(plans) == ["mine", "mine-depth3-epochs2-base_lrs1-2", "lars"]
         assert (first.head.options, first.recipe.epochs, first.base_lrs) == ({"depth": 2, "activation": "tanh"}, 9, ())
         assert (own.head.options, own.recipe.epochs, own.base_lrs) == ({"depth": 3, "activation": "tanh"}, 2, (1, 2))
-        assert lars.recipe == Recipe(**PRESETS["mae-lars"])
+        assert lars.recipe == tuned("mae-lars")
         assert first.seeds == own.seeds == lars.seeds == (4,)
         assert plans_and_run(["near:protocol=null"], file, {}, {})[0]["near-protocol-null"].closed is None
         plans, _ = plans_and_run(["cls", "other"], read_params(params(NEAR)[1]), {"ks": (5,)}, {})
@@ -155,13 +144,10 @@ class TestWhereParametersComeFrom:
     @pytest.mark.parametrize(
         ("text", "folder", "name", "own"),
         [
-            ("ap:heads=12", "ap-heads12", "ap", {"heads": 12}),
             ("abmilp:depth=2,activation=relu", "abmilp-depth2-activation-relu", "abmilp", {"depth": 2, "activation": "relu"}),
             ("deep=abmilp:depth=2", "deep", "abmilp", {"depth": 2}),
             ("abmilp:blocks=[3,5],base_lrs=[1e-2, 0.1]", "abmilp-blocks3-5-base_lrs1e-2-0.1", "abmilp", None),
-            ("cls:protocol={name: knn, ks: [5, 10]}", "cls-protocol-name-knn-ks-5-10", "cls", None),
             ("heads/gem.py:GeM:p=4", "GeM-p4", "heads/gem.py:GeM", {"p": 4}),
-            ("g=heads/gem.py:GeM", "g", "heads/gem.py:GeM", {}),
             ("norm:top_k=-1", "norm-top_k-1", "norm", {"top_k": -1}),
         ],
     )
@@ -169,14 +155,6 @@ class TestWhereParametersComeFrom:
         head = AskedHead.from_text(text)
         assert (head.folder, head.name) == (folder, name)
         assert own is None or head.own == own
-
-    def test_layers(self):
-        def layered(*layers):
-            return values_of(resolve([Layer("", values) for values in layers]))
-
-        assert layered({"a": 1, "b": 1}, {"b": 2}, {}) == {"a": 1, "b": 2}
-        assert layered({"k_shot": 1}, {"percent": 2}) == {"percent": 2}
-        assert layered({"k_shot": 1}, {"percent": None}) == {"k_shot": 1, "percent": None}
 
     def test_options_are_yaml(self):
         given = ["depth=2", "blocks=[3,5]", "name=a=b", "x=1e-3", "norm=true"]
@@ -196,8 +174,6 @@ class TestRun:
         shown, metrics = probe(*SHORT, "--seeds", "0,4", "--option", "depth=2", "--views", "1")
         reached = metrics["top1"]
         assert f"{tmp_path}/out: top-1 {reached['mean']:.2f} ± {reached['std']:.2f} % over 2 seeds, 69 test images" in shown
-        assert "features in memory" in shown
-        assert "GB/s" in shown
         assert metrics["command"].startswith("beyondcls probe --features")
         assert metrics["command"].endswith(" ".join((*SHORT, "--seeds 0,4 --option depth=2 --views 1")))
         assert (metrics["seeds"], metrics["options"], metrics["n_views"]) == ([0, 4], {"depth": 2}, 1)
@@ -210,28 +186,14 @@ class TestRun:
         for name in ("cls", "abmilp", "average"):
             metrics = read_result(tmp_path / "out" / name / "metrics.json")
             assert f"{tmp_path}/out/{name}: top-1 {metrics['top1']['mean']:.2f} ± 0.00 % over 1 seed, 69 test images" in shown
-            assert metrics["selected"]["n_images"] == 12
             *others, unaugmented = metrics["notes"]
             assert any("edge of the grid" in note for note in others)
             assert all(note in shown for note in others)
-            assert unaugmented.startswith("no augmentation: every epoch shows the same random crop of each image")
         assert shown.count(unaugmented) == shown.count(f"note on all: {unaugmented}") == 1
-        assert "69 test images, trained on 1 random crop of each image" in shown
         assert "features read once for cls, average: 189 vectors of each in memory" in shown
 
-    def test_heads_of_a_file(self, probe, params, tmp_path):
-        """Names that YAML takes for numbers, too."""
-        a = "{aggregator: cls, preset: adamw, epochs: 2, warmup_epochs: 0}"
-        file = params(f"cls_heads: {{2024: {a}}}\nheads: {{1.5: {{aggregator: average, protocol: {{name: knn, ks: [3]}}}}}}")
-        shown, _ = probe(*file, "--head", "2024", "--head", "1.5")
-        one, other = (read_result(tmp_path / f"out/{name}/metrics.json") for name in ("2024", "1.5"))
-        assert (one["aggregator"], one["recipe"]["optimiser"], one["recipe"]["epochs"]) == ("cls", "adamw", 2)
-        assert other["protocol"]["ks"] == [3]
-        assert f"1.5: top-1 {other['top1']['mean']:.2f} % by knn, 69 test images" in shown
-
-    @pytest.mark.parametrize("flag", ["--k", "--ks"])
-    def test_neighbours(self, flag, probe):
-        shown, metrics = probe("--head", "cls", "--protocol", "knn", flag, "7,1", "--temperature", "0.1")
+    def test_neighbours(self, probe):
+        shown, metrics = probe("--head", "cls", "--protocol", "knn", "--ks", "7,1", "--temperature", "0.1")
         assert f"{metrics['top1']['mean']:.2f} % by knn" in shown
         assert (metrics["protocol"]["ks"], metrics["protocol"]["temperature"]) == ([1, 7], 0.1)
         assert metrics["selected"]["candidates"] == [1, 7]
@@ -239,7 +201,6 @@ class TestRun:
     def test_subsets(self, probe):
         """Each seed draws its own images, five where no seeds are given; a seed of the subset fixes one draw for all."""
         for given, n, subset, seeds, n_draws in (
-            (("--k-shot", 5), 15, {"k_shot": 5, "seed": "own"}, [0, 1, 2, 3, 4], 5),
             (("--k-shot", 5, "--seeds", "7,3"), 15, {"k_shot": 5, "seed": "own"}, [7, 3], 2),
             (("--percent", 50, "--subset-seed", 3), 60, {"percent": 50.0, "seed": 3}, [0, 1, 2], 0),
         ):
@@ -258,16 +219,11 @@ class TestRun:
         """As the published lists are: file names, from the command line or the parameter file."""
         file = tmp_path / "1percent.txt"
         file.write_text("".join(f"{row:06d}.JPEG\n" for row in (3, 7, 8, 11, 0, 25)))
-        subset = {"ids": "1percent.txt", "n_ids": 6, "n_unusable": 0}
         for given in (("--ids", file), params(f"cls_heads: {{cls: {{}}}}\nprobe: {{ids: {file}, k_shot: null}}")):
             _, metrics = probe(*ONE_SEED, "--head", "cls", *given)
-            assert metrics["n_training"] == 6
-            assert {name: value for name, value in metrics["subset"].items() if name != "digest"} == subset
-            assert len(metrics["subset"]["digest"]) == 32
+            assert (metrics["n_training"], metrics["subset"]["ids"], metrics["subset"]["n_ids"]) == (6, "1percent.txt", 6)
         file.write_text("000003.JPEG\n000120.JPEG\nn01_1.JPEG\n")
-        shown, _ = probe(*SHORT, "--ids", file, fails=True)
-        assert "2 of 3 ids are not in" in shown
-        assert "first '000120.JPEG'" in shown
+        assert "2 of 3 ids are not in" in probe(*SHORT, "--ids", file, fails=True)[0]
         file.write_text("000005\n000006\n000007\n000009\n")  # 5 of the test images could not be read
         shown, metrics = probe(*ONE_SEED, "--features", sets[1], "--head", "cls", "--ids", file)
         assert "1 of 4 images of" in shown
@@ -277,8 +233,7 @@ class TestRun:
         pair = ("--joined", sets[2], "--joined-test", sets[3])
         head = (*ONE_SEED, "--head", "cls-attention", "--option", "of=joined", "--views", "1")
         assert set(probe(*head, *pair)[1]["joined"]) == {"training", "test"}
-        for half in (pair[:2], pair[2:]):
-            assert "error: --joined and --joined-test go together" in probe(*head, *half, fails=True)[0]
+        assert "error: --joined and --joined-test go together" in probe(*head, *pair[:2], fails=True)[0]
         assert "of a second feature set; name it with --joined" in probe(*head, fails=True)[0]
 
     def test_other_processes_of_torchrun_are_silent(self, monkeypatch):
@@ -296,7 +251,6 @@ class TestRun:
         assert "kept," in probe(*given, "--placement", "memory")[0]
         said, kept = probe("--head", "average", *SHORT, fails=True)
         assert f"{tmp_path / 'out'} holds a head, cls, which average would replace" in said
-        assert f"--out {tmp_path / 'out' / 'average'}" in said
         assert kept == cls
         assert "kept," not in probe(*given, "--retrain")[0]
         file = params("heads: {out: {aggregator: average}}")  # a head that was edited has its name
@@ -308,26 +262,18 @@ class TestBadInput:
         ("given", "message"),
         [
             ("--option depth", "--option is 'depth', expected name=value"),
-            ("--option a=[1", "--option is 'a=[1', whose value is not YAML"),
             ("--protocol knn", "aggregator 'abmilp' has parameters to train"),
             ("--head cls --protocol knn", "k is 200, but there are 108 images"),
-            ("--head cls --protocol knn --k 5,x", "--k is '5,x', expected integers with commas"),
             ("--head cls --k 5", "--ks is an option of --protocol knn, which no head here has"),
-            ("--head cls --protocol ridge --temperature 1", "--temperature is an option of --protocol knn"),
-            ("--seeds a", "--seeds is 'a', expected integers with commas"),
-            ("--base-lrs 0.1,x", "--base-lrs is '0.1,x', expected numbers with commas"),
             ("--base-lr 0.1 --base-lrs 0.1,0.2", "--base-lr 0.1 and --base-lrs 0.1,0.2 exclude each other"),
             ("--k-shot 5 --percent 10", "--k-shot 5 and --percent 10.0 exclude each other"),
-            ("--ids x.txt --k-shot 5", "--k-shot 5 and --ids x.txt exclude each other"),
             ("--k-shot 5 --order shared", "order is shared, but each seed draws its own images"),
             ("--ids nowhere.txt", "'nowhere.txt' cannot be read"),
             ("--block 5", "no array 'patch/block5/view0'; it has: patch/block1/view0"),
             ("--head cls --head cls", "--head cls was given twice"),
             ("--head ap:hads=12", "--head ap 'hads'; did you mean 'heads'?"),
-            ("--head ap:heads", "--head ap:heads is 'heads', expected name=value"),
             ("--head cls:views=1", "--head cls:views=1 gives views, which all heads of a command share"),
             ("--head cls:epochs=many", "--head cls:epochs is 'many', expected a whole number"),
-            ("--head ap:aggregator=cls", "--head ap 'aggregator'"),
         ],
     )
     def test_on_the_command_line(self, given, message, probe, tmp_path):
@@ -338,22 +284,13 @@ class TestBadInput:
         ("text", "message"),
         [
             ("heads: {abmilp: {epochss: 3}}", "heads.abmilp 'epochss'; did you mean 'epochs'?"),
-            ("heads: {abmilp: {dept: 3}}", "heads.abmilp 'dept'; did you mean 'depth'?"),
             ("heads: {abmlip: {}}", "unknown head 'abmilp'; did you mean 'abmlip'?"),
             ("heads: {abmilp: {aggregator: 3}}", "heads.abmilp.aggregator is 3"),
             ("cls_heads: {abmilp: {aggregator: average}}", "abmilp in the parameter file reads patch, but for cls_heads"),
-            ("heads: {abmilp: {epochs: '90'}}", "heads.abmilp.epochs is '90', expected a whole number"),
-            ("heads: {abmilp: {base_lrs: 0.1}}", "heads.abmilp.base_lrs is 0.1, expected a list; give [0.1]"),
             ("heads: {abmilp: {protocol: {ks: [1]}}}", "unknown protocol ''"),
             ("heads: {abmilp: {protocol: {name: knn, ks: 5}}}", "ks is 5, expected a list"),
-            ("heads: {abmilp: {protocol: {name: knn, temperature: low}}}", "temperature is low"),
-            ("heads: {abmilp: {protocol: {name: knn, share: half}}}", "share of 'knn' is 'half'"),
-            ("heads: {abmilp: 3}", "heads.abmilp in the parameter file is 3, expected names and values"),
             ("heads: {abmilp: {}}\nprobe: {1: 2}", "unknown parameter in probe '1'"),
             ("heads: {1: {}, on: {}}", "unknown head 'abmilp'; known: 1, on"),
-            ("heads: [abmilp]", "heads in the parameter file is ['abmilp'], expected names and values"),
-            ("heads: {abmilp: {}}\nprobe: {views: two}", "probe.views is 'two', expected a whole number"),
-            ("heads: {abmilp: {}}\nprobe: {placement: disk}", "placement"),
             ("heads: {abmilp: {aggregator: cls, views: 1}, b: {aggregator: cls}}", "heads.abmilp gives views, which all heads"),
             ("heads: {abmilp: {}} # caf\udce9", "is not YAML; correct it, or name another file: 'utf-8' codec"),
         ],
@@ -370,20 +307,6 @@ class TestBadInput:
             plans_and_run(["a.py:Mine", "b.py:Mine"], None, {}, {})
 
 
-def test_variants_of_one_aggregator(sets, probe, tmp_path, monkeypatch):
-    """Side by side, each in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    Path("gem.py").write_text("from beyondcls import AbMILP\n\n\nclass GeM(AbMILP):\n    pass\n")
-    heads = ("abmilp:depth=1", "deep=abmilp:depth=2,base_lr=0.3", "gem.py:GeM:depth=2")
-    probe(*(word for head in heads for word in ("--head", head)), *SHORT, "--seeds", "0", "--base-lr", "0.2")
-    written = {file.parent.name: read_result(file) for file in (tmp_path / "out").glob("*/metrics.json")}
-    assert {name: (one["options"], one["recipe"]["base_lr"]) for name, one in written.items()} == {
-        "abmilp-depth1": ({"depth": 1}, 0.2),
-        "deep": ({"depth": 2}, 0.3),
-        "GeM-depth2": ({"depth": 2}, 0.2),
-    }
-
-
 def test_epochs_are_logged_and_nothing_else_changes(probe, params, tmp_path):
     """As the command line says, or else the file; a head that stays keeps its log."""
     file = params("heads: {abmilp: {base_lrs: [0.1, 0.5]}}\nprobe: {log: [csv], seeds: [0, 1]}")
@@ -391,19 +314,16 @@ def test_epochs_are_logged_and_nothing_else_changes(probe, params, tmp_path):
     _, whole = probe(*given, "--base-lrs", "0.1,0.5", "--seeds", "0,1", out=tmp_path / "without/h")
     _, logged = probe(*file, *given, out=tmp_path / "with/h")
     assert {**logged, "command": ""} == {**whole, "command": ""}
-    results, same = files(tmp_path / "with/h"), files(tmp_path / "without/h")
-    same = {name: content for name, content in same.items() if not name.endswith(".json")}
-    assert same.items() <= results.items()
-    assert "trained/seed1.safetensors" in same
+    same = {name: text for name, text in files(tmp_path / "without/h").items() if not name.endswith(".json")}
+    assert same.items() <= files(tmp_path / "with/h").items()
     logs = tmp_path / "with/h/training_logs"
     assert sorted(path.name for path in logs.iterdir()) == ["selection.csv", "training.csv"]
     assert len((logs / "training.csv").read_text().splitlines()) == 1 + 2 * 2
     before = (logs / "training.csv").stat().st_mtime_ns
-    probe(*file, *given, "--log", "tensorboard", "--retrain", out=tmp_path / "with/h")
+    _, metrics = probe(*file, *given, "--log", "tensorboard", "--retrain", out=tmp_path / "with/h")
+    assert "--log" not in metrics["command"]
     assert (logs / "training.csv").stat().st_mtime_ns == before
     assert len(list(logs.glob("tensorboard/seed*/events*"))) == 2
-    _, metrics = probe(*given, "--log", "csv", out=tmp_path / "given/h")
-    assert "--log" not in metrics["command"]
     assert "probe.log is 'csv', expected a list of texts" in probe(*params("probe: {log: csv}"), *given, fails=True)[0]
     assert "unknown log 'tb'" in probe(*given, "--log", "tb", fails=True)[0]
 

@@ -12,7 +12,6 @@ import xxhash
 from sklearn.metrics import brier_score_loss, log_loss
 
 import beyondcls as front_door
-from pipelines.report.read_results import read_rows
 from probe.calibration import bins_of_width, calibration_error, fit_temperature
 from probe.closed import make_closed
 from probe.grid import HeadPlan, HeadSpec
@@ -72,20 +71,18 @@ def scores(sets, probes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return out
 
 
-def test_vectors_are_read_where_all_sets_have_them(sets, tmp_path: Path) -> None:
+def test_vectors_are_read_where_all_sets_have_them(tmp_path: Path) -> None:
     """As in training; a set may have the averages of other blocks without their tokens."""
-    train, val, fog = (write_features(tmp_path / n, n=120, seed=i, vectors=(0, 1)) for i, n in enumerate(("t", "v", "fog")))
+    train, val = (write_features(tmp_path / name, n=120, seed=seed, vectors=(0, 1)) for seed, name in enumerate(("t", "v")))
     ap = HeadSpec("ap", {"blocks": [0, 1], "norm": True, "heads": 2})
-    plans = {"average": HeadPlan(HeadSpec("average"), RECIPE), "ap": HeadPlan(ap, RECIPE)}
+    plans = {name: HeadPlan(spec, RECIPE, (0,)) for name, spec in {"average": HeadSpec("average"), "ap": ap}.items()}
     trained = probe(train, val, tmp_path / "probes/mae", plans)
     heads = [load_trained(tmp_path / "probes/mae" / name) for name in plans]
-    scored = score(heads, {"val": val, "fog": fog}, tmp_path / "scores")
-    for name, head in zip(plans, heads, strict=True):
+    scored = score(heads, {"val": val}, tmp_path / "scores")
+    for name in plans:
         assert scored[tmp_path / "scores/val/mae" / name]["top1"]["values"] == trained[name]["top1"]["values"]
-        assert not any(kind.startswith("average") for kind in head.reads), "what was given is as it was"
-    of_tokens = load_trained(tmp_path / "probes/mae/average")
-    assert of_tokens.reading([val, fog]).reads == ("average",)
-    assert of_tokens.reading([val, write_features(tmp_path / "bare", n=60)]).reads == ("patch",)
+    assert heads[0].reading([val]).reads == ("average",)
+    assert heads[0].reading([val, write_features(tmp_path / "bare", n=60)]).reads == ("patch",)
 
 
 def test_accuracy_is_that_of_the_head_and_the_gap_that_to_the_first_set(sets, probes: Path, scores: Path) -> None:
@@ -129,15 +126,6 @@ def test_calibration_at_the_temperature_of_images_that_no_seed_has_seen(sets, pr
     assert said["scored"]["held_out"] == train.spec.key
 
 
-def test_rows_have_the_test_set_as_their_data_set(scores: Path, tmp_path: Path) -> None:
-    (tmp_path / "scores").symlink_to(scores)
-    rows = read_rows(tmp_path)
-    assert (set(rows.kind), set(rows.dataset)) == ({"scores"}, {"val", "fog-1", "fog-2"})
-    gaps = rows.query("metric == 'gap' and head == 'average' and dataset == 'fog-1'")
-    assert gaps.value.tolist() == written(scores, "fog-1", "average")["gap"]["values"]
-    assert (gaps.seed.tolist(), gaps.n.tolist()) == ([0, 1], [200, 200])
-
-
 def test_a_map_restricts_choices_there_and_in_the_first_set(sets, probes: Path, tmp_path: Path) -> None:
     labels = [(0, 2, 1)[i % 3] for i in range(90)]
     theirs = write_features(tmp_path / "theirs", n=90, seed=9, signal=3.0, classes=("fourmi", "other", "vache"), labels=labels)
@@ -147,7 +135,6 @@ def test_a_map_restricts_choices_there_and_in_the_first_set(sets, probes: Path, 
     score([load_trained(probes / "abmilp")], {"val": sets["val"], "r": theirs}, tmp_path / "out", maps)
     said, among = written(tmp_path / "out", "r"), torch.tensor([0, 2])
     assert (said["n_test"], said["scored"]["n_left_out"], said["scored"]["n_choices"]) == (60, 30, 2)
-    assert len(said["notes"]) == 2
     for seed in (0, 1):
         right, digests = [], []
         for store in (theirs, sets["val"]):
@@ -159,8 +146,6 @@ def test_a_map_restricts_choices_there_and_in_the_first_set(sets, probes: Path, 
         assert said["gap"]["values"][seed] == pytest.approx(right[0] - right[1])
     assert said["scored"]["n_reference"] == len(rows)
     assert [said["test_images"], said["scored"]["reference_images"]] == digests
-    trained = read_result(probes / "abmilp/metrics.json")
-    assert written(tmp_path / "out", "val")["top1"]["values"] == pytest.approx(trained["top1"]["values"])
 
 
 def test_by_command(sets, probes: Path, tmp_path: Path, beyondcls) -> None:
@@ -172,7 +157,6 @@ def test_by_command(sets, probes: Path, tmp_path: Path, beyondcls) -> None:
     assert " against val; ECE " in said
     assert written(tmp_path / "out", "fog-1", "cls")["command"].startswith("beyondcls score --probes")
     assert written(tmp_path / "out", "fog-1")["n_test"] == 134
-    beyondcls("score", *given)
     one = (*of_sets, "--out", tmp_path / "one", "--held-out", sets["train"].where)
     assert " at temperature " in beyondcls("score", "--probes", probes / "average", *one)
     assert [place.name for place in (tmp_path / "one/val/mae").iterdir()] == ["average"]
@@ -185,9 +169,6 @@ def test_a_set_to_compare_with_that_is_not_written(sets, probes: Path, scores: P
     assert [place.name for place in tmp_path.iterdir()] == ["fog-2"]
     one, same = written(tmp_path, "fog-2"), written(scores, "fog-2")
     assert (one["gap"], one["scored"]["first"], one["ece"]) == (same["gap"], "val", same["ece"])
-    beyondcls("score", *given, "--test", f"val={sets['val'].where}")
-    assert written(tmp_path, "val")["top1"] == written(scores, "val")["top1"]
-    assert "gap" not in written(tmp_path, "val")
     results = front_door.score([str(probes / "abmilp")], {name: sets[name] for name in ("val", "fog-1")}, str(tmp_path))
     assert [*results] == [tmp_path / name / "mae/abmilp" for name in ("val", "fog-1")]
     assert results[tmp_path / "fog-1/mae/abmilp"]["gap"] == written(scores, "fog-1")["gap"]
@@ -198,13 +179,11 @@ def test_a_set_to_compare_with_that_is_not_written(sets, probes: Path, scores: P
     [
         (("--test", "val"), "--test is 'val', expected NAME=PLACE"),
         (("--test", "../val={val}"), "--test is '../val="),
-        (("--test", ".val={val}"), "--test is '.val="),
         (("--test", "val={val}", "--test", "val={fog-1}"), "names 'val' twice"),
         (("--test", "val={val}", "--map", "fog=map.csv"), "is of no test set, expected one of val"),
         (("--test", "val={val}", "--held-out", "{val}"), "held-out images are test set val"),
         (("--test", "val={val}", "--held-out", "{train}", "--probes", "{probes}/cls"), "all 200 images of .* none is held out"),
         (("--test", "val={val}", "--probes", "{probes}/ridge"), "ridge has no weights, expected trained/seed"),
-        (("--test", "val={val}", "--probes", "{probes}/cls/trained"), "has no HEAD/metrics.json"),
     ],
 )
 def test_commands_that_cannot_be_are_refused(sets, probes: Path, tmp_path: Path, beyondcls, options, message: str) -> None:
@@ -220,14 +199,11 @@ def test_commands_that_cannot_be_are_refused(sets, probes: Path, tmp_path: Path,
     ("made", "message"),
     [
         ({"weights": "v"}, r"abmilp was trained on .* with encoder_weights w, .*other is of .* with v, expected one encoder"),
-        ({"dim": 10}, r"is 10 wide, expected 8"),
         ({"n_tokens": 16}, r"has 16 patches an image, expected 9"),
-        ({"blocks": (2,)}, r"block"),
         ({"multilabel": True}, r"several labels an image, expected one"),
         ({"labels": [0, 1, 7] * 32}, r"has label 7, but 3 classes"),
         ({"labels": [-1] * 96}, r"no valid, labelled image"),
         ({"classes": ("ant", "bee", "dog")}, r"class 'dog', which the head lacks"),
-        ({"classes": None, "labels": [0, 1] * 48}, r"class '0', which the head lacks"),
     ],
 )
 def test_sets_that_do_not_fit_are_refused(probes: Path, tmp_path: Path, made: dict[str, Any], message: str) -> None:
@@ -246,12 +222,9 @@ def test_a_map_of_no_image_and_joined_classes_of_the_first_set_are_refused(sets,
     (tmp_path / "joined.txt").write_text("ant,ant,bee")
     with pytest.raises(BeyondClsError, match=r"joins classes of val, the first test set"):
         score(trained, {"val": sets["val"], "a": only}, tmp_path / "out", {"val": tmp_path / "joined.txt"})
-    score(trained, {"val": sets["val"], "a": only}, tmp_path / "out", {"a": tmp_path / "joined.txt"})
-    assert written(tmp_path / "out", "a", "average")["top1"]["values"] == [100, 100], "one choice"
-    before = (tmp_path / "out/val/mae/average/metrics.json").stat().st_mtime_ns
     with pytest.raises(BeyondClsError, match=r"none of the 96 images"):
-        score(trained, {"val": sets["val"], "a": only}, tmp_path / "out", {"a": tmp_path / "cow.txt"})
-    assert (tmp_path / "out/val/mae/average/metrics.json").stat().st_mtime_ns == before, "all is checked before it is written"
+        score(trained, {"val": sets["val"], "a": only}, tmp_path / "new", {"a": tmp_path / "cow.txt"})
+    assert not (tmp_path / "new/val").exists(), "all is checked before it is written"
 
 
 def test_images_that_were_learnt_from_are_to_be_known(sets, probes: Path, tmp_path: Path) -> None:
@@ -268,10 +241,8 @@ def test_images_that_were_learnt_from_are_to_be_known(sets, probes: Path, tmp_pa
 
 def test_heads_that_cannot_be_scored(sets, probes: Path, tmp_path: Path) -> None:
     """Results of training stay; other preprocessing, and logits that are no numbers."""
-    before = (probes / "abmilp/description.json").read_bytes()
     with pytest.raises(BeyondClsError, match=r"abmilp holds a head that was trained, expected a score"):
         score([load_trained(probes / "abmilp")], {probes.parent.name: sets["val"]}, probes.parent.parent)
-    assert (probes / "abmilp/description.json").read_bytes() == before
     trained = load_trained(probes / "average")
     trained.by_seed[1].classifier.weight.data[0, 0] = torch.nan
     with pytest.raises(BeyondClsError, match=r"seed 1 of .*average gives no number for image '000000'"):

@@ -54,16 +54,14 @@ def test_writes_measures_tables_heads_and_maps(segment, sets):
     (sets / "out/linear").mkdir(parents=True)
     (sets / "out/linear/seed7.json").write_text("{}")  # of an earlier run
     probes = ("--probes", sets / "probes", "--foreground", "sky")
-    said = segment(*QUICK, "--at", "original", "--at", 64, "--save-maps", 2, "--log", "csv", *probes)
+    segment(*QUICK, "--at", "original", "--at", 64, "--save-maps", 2, "--log", "csv", *probes)
     content = read_result(sets / "out/metrics.json")
     assert (content["task"], content["classes"], content["grid"]) == ("segmentation", list(CLASSES), [SIDE, SIDE])
     assert (content["n_training"], content["n_test"], content["n_training_patches"]) == (24, 8, 24 * 16 - 8)
     assert content["shown"]["words"] == "whole image"
     assert content["features"] == {name: open_store(sets / name[:5]).spec.key for name in ("training", "test")}
     assert "--log" not in content["command"]
-    logged = (sets / "out/training_logs/training.csv").read_text().splitlines()
-    assert logged[0] == "seed,base_lr,weight_decay,epoch,lr,loss"
-    assert {line.partition(",")[0] for line in logged[1:]} == {"0", "1"}
+    assert (sets / "out/training_logs/training.csv").read_text().startswith("seed,base_lr,weight_decay,epoch,lr,loss\n0,")
     measured = content["protocols"]
     assert list(measured) == ["knn", "logistic", "linear", "most-frequent-class", "drawn-by-prior"]
     for name, resolution in (("logistic", "grid"), ("logistic", "original"), ("logistic", "64"), ("linear", "grid")):
@@ -78,7 +76,6 @@ def test_writes_measures_tables_heads_and_maps(segment, sets):
     foreground = {entry["name"]: entry for entry in content["foreground"]["maps"]}
     assert foreground["abmilp"]["share"]["mean"] > foreground["abmilp"]["chance"] + 10, "its weight grows with channel 0"
     assert foreground["cls"]["gain"]["mean"] == pytest.approx(1, abs=0.2)
-    assert "of its weight on the foreground" in said
     check_tables(sets / "out", measured)
     kept = {f"seed{seed}.{kind}" for seed in (0, 1) for kind in ("json", "safetensors")}
     assert {file.name for file in (sets / "out/linear").iterdir()} == kept
@@ -87,11 +84,10 @@ def test_writes_measures_tables_heads_and_maps(segment, sets):
         assert (about["classes"], about["encoder_weights"], head.grid) == (list(CLASSES), "w", (SIDE, SIDE))
         assert (about["seed"], about["protocol"], about["chosen"]) == (seed, "linear", measured["linear"]["chosen"])
         assert about["result"] == {k: v["values"][seed] for k, v in measured["linear"].items() if k.startswith(("miou", "acc"))}
-    assert len({load_patch_head(sets / f"out/linear/seed{seed}")[0].weight.sum().item() for seed in (0, 1)}) == 2
     maps = sorted((sets / "out/maps/linear").iterdir())
     assert [file.name for file in maps] == ["000000.png", "000007.png"]
     described = json.loads((sets / "out/maps/images.json").read_text())
-    assert (described["resolution"], described["unseen"], described["classes"]) == ("original", 255, list(CLASSES))
+    assert (described["resolution"], described["unseen"]) == ("original", 255)
     assert [(image["id"], image["file"]) for image in described["images"]] == [(f.stem, f.name) for f in maps]
     assert (described["images"][0]["crop"], described["images"][0]["flip"]) == ([0, 0, 32, 32], False)
     assert described["data"] == content["data"] == open_store(sets / "test").spec.data
@@ -128,7 +124,6 @@ def test_validation_images_select(segment, sets):
     selected = content["protocols"]["knn"]["selected"]
     assert (selected["on"], selected["n_images"]) == ("validation set", 5)
     assert "validation" in content["features"]
-    assert "k is 500, but" in segment("--protocol", "knn", "--ks", "500", fails=True)
 
 
 def test_a_class_without_patches_is_reported(segment, sets):
@@ -137,7 +132,6 @@ def test_a_class_without_patches_is_reported(segment, sets):
         write_segmented(sets / name, n, labelled=2)
     said = segment("--protocol", "logistic", "--cs", "1", "--test", sets / "test-of-two", train="two")
     assert "note: no training patch is of car" in said
-    assert "no test patch is of car" in said
     assert not [*(sets / "out/linear").iterdir(), *(sets / "out/maps").iterdir()], "DVC expects these folders of every run"
     check_tables(sets / "out", read_result(sets / "out/metrics.json")["protocols"])
     assert rows(sets / "out/per_class.csv")[2]["logistic iou_grid"] == ""
@@ -157,7 +151,7 @@ def test_saved_maps_are_of_this_run(segment, sets):
     assert {Image.open(file).size for file in maps} == {(8, 8)}
 
 
-@pytest.mark.parametrize(("n_classes", "mode", "unseen"), [(3, "P", 255), (255, "P", 255), (256, "I;16", 65535)])
+@pytest.mark.parametrize(("n_classes", "mode", "unseen"), [(255, "P", 255), (256, "I;16", 65535)])
 def test_label_maps_in_files(tmp_path, n_classes, mode, unseen):
     """Of 255 classes the last is 254, so that 255 is free for what a view does not show; it is black, class 0 grey."""
     save_label_map(tmp_path / "deep/a.png", np.array([[0, -1], [n_classes - 1, 1]], np.int16), n_classes)
@@ -189,16 +183,14 @@ def test_classes_that_occur_are_named_beside_the_picture():
     label_map[40:] = 3
     drawn = draw_label_map(np.zeros((64, 64, 3), np.uint8), label_map, MANY)
     legend = drawn[:, 64:]
-    colours = [[tuple(pixel) for pixel in row] for row in legend.tolist()]
-    first, second = (next(i for i, row in enumerate(colours) if tuple(palette()[k].tolist()) in row) for k in (0, 3))
-    assert first < second
-    assert not any(tuple(palette()[1].tolist()) in row for row in colours)
+    first, second, never = (np.flatnonzero((legend == palette()[k]).all(2).any(1)) for k in (0, 3, 1))
+    assert first[0] < second[0]
+    assert not len(never)
     for i in range(12):
         label_map[i] = i
     many = draw_label_map(np.zeros((64, 64, 3), np.uint8), label_map, MANY)
     assert many.shape[0] == 64
-    seen = {tuple(pixel) for row in many[:, 64:].tolist() for pixel in row}
-    assert {tuple(palette()[k].tolist()) for k in range(12)} <= seen
+    assert all((many[:, 64:] == palette()[k]).all(2).any() for k in range(12))
 
 
 @pytest.fixture
@@ -247,19 +239,12 @@ def test_options(segment, views, asked):
 def test_mistakes(segment, views, sets, asked, tmp_path):
     write_features(sets / "plain", 4, SIDE**2, 6)
     write_segmented(sets / "others", 6, classes=("sky", "lane", "car"))
-    write_segmented(sets / "of-another", 6, weights="v")
-    for train, message in (
-        ("plain", "extract --extend --truths segmentation"),
-        ("others", "class 'lane' is 'road' there"),
-        ("of-another", "are of two encoders or extractions: weights"),
-    ):
-        assert message in segment(train=train, fails=True)
+    assert "extract --extend --truths segmentation" in segment(train="plain", fails=True)
+    assert "class 'lane' is 'road' there" in segment(train="others", fails=True)
     for given, message in (
         (("--at", "0"), "--at is '0', expected original or a number of pixels such as 512"),
         (("--block", "7"), "has no array 'patch/block7/view0'"),
         (("--metric", "cosin"), "did you mean 'cosine'"),
-        (("--protocol", "liner"), "did you mean 'linear'"),
-        (("--ks", "0"), "ks holds 0, expected positive whole numbers"),
         (("--foreground", "tree"), "has no class 'tree'; it has: sky, road, car"),
         (("--probes", tmp_path / "none"), "every labelled pixel would be foreground; choose classes of sky, road, car"),
         (("--probes", tmp_path / "none", "--foreground", "car"), "there are no probes in"),

@@ -99,10 +99,8 @@ def test_the_command(tmp_path: Path) -> None:
     ("others", "options", "named"),
     [
         ([], {"vector": ["clss"]}, "clss.*cls"),
-        ([], {"measure": ["ckaa"]}, "ckaa.*cka"),
         ([], {"vector": ["cls"]}, "one vector.*encoder-w cls, block 1"),
         ([], {"images": 30}, "30.*compare more images"),
-        ([], {"images": -1}, "-1.*1 or more"),
         ([90], {}, "of other images"),
     ],
 )

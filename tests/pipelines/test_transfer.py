@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -63,24 +62,19 @@ def test_weights_learned_elsewhere_beat_the_average(sets, probes: Path) -> None:
         same = {name for name in before if torch.equal(before[name], after[name])}
         assert {name for name in before if name.startswith("aggregator.")} <= same
         assert "classifier.weight" not in same
-    assert len({digest for digest in moved["transferred"]["aggregators"] if len(digest) == 32}) == 2
     assert moved["transferred"]["training"] == sets["a"][0].spec.key
     assert (moved["features"]["test"], moved["cost"]["parameters"]) == (test.spec.key, 0)
     with torch.no_grad():
-        patch = torch.from_numpy(test.tokens("patch").all()).float()
-        logits, weights = load_probe(other / "trained/seed3")({"patch": patch})
-    accuracy = 100 * (logits.argmax(1).numpy() == test.labels).mean()
-    assert accuracy == pytest.approx(moved["top1"]["values"][1])
-    assert weights is not None
-    assert np.load(other / "trained/weights.npy").shape == weights.shape
+        logits, _ = load_probe(other / "trained/seed3")({"patch": torch.from_numpy(test.tokens("patch").all()).float()})
+    assert 100 * (logits.argmax(1).numpy() == test.labels).mean() == pytest.approx(moved["top1"]["values"][1])
 
 
 def test_vectors_of_blocks_without_tokens(tmp_path: Path) -> None:
-    sets = [write_features(tmp_path / f"set-{i}", seed=i, vectors=(0, 1)) for i in range(4)]
+    sets = [write_features(tmp_path / f"set-{i}", seed=i, vectors=(0, 1)) for i in range(2)]
     ap = HeadPlan(HeadSpec("ap", {"blocks": [0, 1], "heads": 2}), RECIPE, seeds=(0,))
-    probe(*sets[:2], tmp_path / "ap", ap)
-    moved = transfer(tmp_path / "ap", *sets[2:], tmp_path / "moved")
-    assert moved["cost"]["bytes_per_image"] == read_result(tmp_path / "ap/metrics.json")["cost"]["bytes_per_image"]
+    probe(*sets, tmp_path / "ap", ap)
+    moved = transfer(tmp_path / "ap", *sets, tmp_path / "moved")
+    assert moved["cost"]["bytes_per_image"] == metrics(tmp_path / "ap")["cost"]["bytes_per_image"]
 
 
 def test_the_report_compares_it_with_the_heads_of_its_data_set(probes: Path) -> None:

@@ -26,9 +26,9 @@ def out(tmp_path):
     return write
 
 
-def removed(out, heads=("here",), studies=("pair", "other")):
+def removed(out):
     before = {p.name for p in out.iterdir()}
-    names = [folder.name for folder in remove_left_heads(out, "pair", heads, studies)]
+    names = [folder.name for folder in remove_left_heads(out, "pair", ("here",), ("pair", "other"))]
     assert {p.name for p in out.iterdir()} == before - set(names)
     return names
 

@@ -68,7 +68,6 @@ def test_files_are_those_of_this_process(
     assert "probes/mortal: was killed (SIGKILL), perhaps for lack of memory; it is started again, and goes on" in shown
     assert f"probes/bad: failed; see {spread}/probes/.runs/bad.log" in shown
     assert "error: 1 of 3 runs failed, 2 succeeded: probes/bad: " in shown
-    assert f"expected 1 or more (a whole number) (log: {spread}/probes/.runs/bad.log)" in shown
     assert "going on after 3 of 3 epochs" in (spread / "probes/.runs/mortal.log").read_text()
     here = project("here")
     (here / "killed").touch()
@@ -98,7 +97,6 @@ def test_one_head_is_computed_by_this_process_and_several_are_so_together(
         ("--out o", "--features and --test are missing"),
         ("--features f --test t", "--out is missing"),
         ("--head cls --head cls --tasks 2", "--head NAME=cls"),
-        ("--head a.py:Mine --head b.py:Mine --tasks 2", "two heads are named 'Mine'"),
         ("--on slrm", "'slurm'?"),
         ("--params params.yaml", "probe.tasks is 'many', expected a whole number"),
     ],
