@@ -74,6 +74,7 @@ def test_top_k_keeps_the_largest_and_of_equal_ones_the_first(k, expected):
         ("abmilp", {"position": "sin-cos", "n_patches": 16, "dim": 10}, "10 wide, expected a multiple of 4"),
         ("abmilp", {"blocks": 3}, "blocks is 3, expected a list"),
         ("abmilp", {"blocks": [3, -1]}, "blocks is -1, expected 0"),
+        *(("average", {"blocks": blocks}, "expected a list of different whole numbers") for blocks in ([0, 0], [])),
         ("abmilp", {"top_k": 0}, "top_k is 0, expected 1"),
         ("sa-abmilp", {"apply_to": "none"}, "self-attention 'none'"),
         ("ap", {"heads": 5}, "heads is 5, expected a divisor .* 12; 4 is one"),
@@ -164,14 +165,6 @@ class TestForeground:
         expected = where / where.sum(1, keepdim=True, dtype=torch.float64)
         for shown in (tokens, 2 * tokens.mean(1, keepdim=True) - tokens, tokens * 1e6 - 1e7):
             torch.testing.assert_close(weights_of(name, shown), expected)
-
-    def test_turns_with_the_picture(self, name):
-        tokens = torch.randn(5, 7, 7, 4, generator=torch.Generator().manual_seed(1))
-        upright = weights_of(name, tokens.flatten(1, 2)).unflatten(1, (7, 7))
-        assert upright.count_nonzero() > 0
-        assert not torch.equal(upright, upright.mT)
-        assert torch.equal(weights_of(name, tokens.transpose(1, 2).flatten(1, 2)).unflatten(1, (7, 7)), upright.mT)
-        assert torch.equal(weights_of(name, tokens.flip(2).flatten(1, 2)).unflatten(1, (7, 7)), upright.flip(2))
 
     def test_where_all_tokens_are_the_same_all_are_chosen(self, name):
         assert torch.equal(weights_of(name, torch.full((2, 9, 3), 0.5)), torch.full((2, 9), 1 / 9))

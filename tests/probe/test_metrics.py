@@ -10,7 +10,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss, precision_score, recall_score
 
 from probe.calibration import bins_of_mass, bins_of_width, brier_scores, calibration_error, fit_temperature, reliability
-from probe.metrics import MULTILABEL, at_threshold, average_precision, n_without_positive, top_k_hits, weight_entropy
+from probe.metrics import MULTILABEL, at_threshold, average_precision, n_without_positive, top_k_hits
 from store import BeyondClsError
 
 NAN, INF = math.nan, math.inf
@@ -45,11 +45,6 @@ def test_top_k_by_hand(logits, labels, k, hits):
 def test_k_below_1():
     with pytest.raises(BeyondClsError, match="k = 0, expected 1"):
         top_k_hits(torch.zeros(2, 3), torch.tensor([0, 1]), 0)
-
-
-def test_entropy_bounds():
-    uniform, single = torch.full((1, 64), 1 / 64), torch.eye(64)[:1]
-    assert weight_entropy(torch.cat([uniform, single])).tolist() == pytest.approx([math.log(64), 0])
 
 
 def drawn(levels: int, n: int = 60, k: int = 5, share: float = 0.3) -> tuple[torch.Tensor, torch.Tensor]:

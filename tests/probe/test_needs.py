@@ -120,15 +120,3 @@ def test_several_processes_share_images(monkeypatch, needed):
     monkeypatch.setattr(needs, "world_size", lambda: 4)
     parts = sum(p.nbytes for p in families[0].stack.parameters.values()) * 4
     assert needed(families)[0] - parts == pytest.approx((alone - parts) / 4, rel=0.1)
-
-
-def test_nothing_is_changed():
-    families = families_of(*SPECS.values())
-    before = [{n: v.clone() for n, v in one.stack.state().items()} for one in families]
-    generator = torch.get_rng_state()
-    check_memory(families, FEW, RECIPE, CPU)
-    for one, state in zip(families, before, strict=True):
-        assert all(torch.equal(values, state[n]) for n, values in one.stack.state().items())
-        assert all(p.grad is None for p in one.stack.parameters.values())
-        assert all(not values.any() for values in one.optimiser.state.values())
-    assert torch.equal(generator, torch.get_rng_state())

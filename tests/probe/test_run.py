@@ -165,6 +165,10 @@ class TestEpochs:
         tried = [one for one in epochs if one.stage == "selection"]
         assert {one.member for one in tried} == {Member("grid", lr, 0.0, seed) for lr in (0.1, 0.5) for seed in (0, 3)}
         assert all({"epoch", "lr", "loss", "train_top1"} == one.measures.keys() for one in tried)
+        # That of the last step of the epoch: of four, one epoch of warm-up, then half a cosine over two.
+        of_cls = [one.measures["lr"] for one in trained if one.member.head == "cls"]
+        shares = [3 / 4, *((1 + np.cos(np.pi * done / 2)) / 2 for done in (3 / 4, 7 / 4))]
+        assert of_cls == pytest.approx([0.5 * 32 / 256 * share for share in shares])
         chosen = described["grid"]["selected"]["base_lr"]
         members = {*(Member("grid", chosen, 0.0, s) for s in (0, 3)), Member("cls", 0.5, 0.0, 0)}
         assert {one.member for one in trained} == members
@@ -172,14 +176,6 @@ class TestEpochs:
             of_head = sorted((one for one in trained if one.member.head == name), key=lambda one: one.member.seed)
             rows = [{"seed": one.member.seed, **one.measures} for one in of_head]
             assert [{n: v for n, v in row.items() if n != "lr"} for row in rows] == rows_of(tmp_path / "told" / name)
-
-    def test_their_learning_rate_is_that_of_the_last_step(self, sets, tmp_path):
-        """Four steps an epoch: one epoch of warm-up, then half a cosine over two."""
-        epochs = []
-        probe(*sets, tmp_path / "h", replace(PLAN, seeds=(0,)), on_epoch=epochs.append)
-        peak = 0.5 * 32 / 256
-        expected = [peak * 3 / 4, *(peak * (1 + np.cos(np.pi * done / 2)) / 2 for done in (3 / 4, 7 / 4))]
-        assert [one.measures["lr"] for one in epochs] == pytest.approx(expected)
 
     def test_a_run_that_was_asked_to_stop_goes_on_to_the_same_bytes(self, sets, tmp_path):
         """It begins with the epochs of the one before. After the last epoch of a pass nobody is asked."""
@@ -201,15 +197,6 @@ class TestEpochs:
 
 
 class TestPasses:
-    def test_in_its_own_order_a_seed_is_as_if_it_were_the_only_one(self, sets, tmp_path):
-        own, shared = (probe(*sets, tmp_path / name, replace(PLAN, **o))[name] for name, o in (("own", OWN), ("shared", {})))
-        for i, seed in enumerate(PLAN.seeds):
-            one = probe(*sets, tmp_path / str(seed), replace(PLAN, seeds=(seed,), **OWN))[str(seed)]
-            assert one["top1"]["values"][0] == own["top1"]["values"][i]
-            assert len(weights(tmp_path / "own", tmp_path / str(seed), seed=seed)) == 1
-        same = [a == b for a, b in zip(shared["top1"]["values"], own["top1"]["values"], strict=True)]
-        assert same == [True, False]  # seed 0 is the shared order
-
     def test_heads_of_one_recipe_share_one_reading(self, sets, tmp_path):
         """Learning rate, weight decay, seeds and the head itself may differ."""
         other = HeadPlan(HeadSpec("abmilp", {"depth": 2}), replace(RECIPE, base_lr=0.1, weight_decay=0.2), seeds=(7,))
@@ -219,8 +206,7 @@ class TestPasses:
         assert sum("features in memory" in s for s in said) == 2
 
     def test_heads_that_do_not_fit_into_memory_together_train_one_after_the_other(self, sets, tmp_path, monkeypatch):
-        grid = {"recipe": RECIPE, "seeds": (0, 1), "base_lrs": (0.01, 0.1)}
-        plans = {name: HeadPlan(HeadSpec("abmilp", {"depth": depth}), **grid) for depth, name in enumerate("abc", 1)}
+        plans = {name: replace(PLAN, head=HeadSpec("abmilp", {"depth": depth})) for depth, name in enumerate("abc", 1)}
         probe(*sets, tmp_path / "together", plans)
         passes, said = [], []
 
@@ -231,17 +217,9 @@ class TestPasses:
 
         monkeypatch.setattr("probe.passes.check_memory", check)
         probe(*sets, tmp_path / "apart", plans, say=said.append)
-        assert passes == ["abc", "a", "bc", "b", "c"] * (len(passes) // 5)
+        assert passes == ["abc", "a", "bc", "b", "c"]
         assert [line for line in said if "memory does not suffice" in line]
-        one, other = (
-            {name: content for name, content in contents(tmp_path / place).items() if not name.endswith("description.json")}
-            for place in ("together", "apart")
-        )  # which says when
-        assert one == other
-        passes.clear()
-        changed = {name: replace(plans[name], head=HeadSpec("abmilp", {"depth": 4})) for name in "bc"}
-        probe(*sets, tmp_path / "apart", plans | changed)
-        assert passes == ["bc", "b", "c"] * (len(passes) // 3), "one that is in place has no pass"
+        assert contents(tmp_path / "together") == contents(tmp_path / "apart")
 
         def refuse(*_):
             raise TooLarge("1 head needs 9 GB")
@@ -315,8 +293,7 @@ class TestNotes:
             ({"batch_size": 512, "drop_last": True}, ["a step has 128, where the official code, .* 512/256 = 2$"]),
             ({"batch_size": 160}, ["batch_size 160, but 128 training images: a step has 128, .*160/256 = 0.625$"]),
             ({"batch_size": 50, "drop_last": True}, ["28 of 128 training images are left out of each epoch"]),
-            ({"batch_size": 64, "drop_last": True}, []),
-            *(({"batch_size": n}, []) for n in (50, 128)),
+            ({"batch_size": 128}, []),
         ],
         ids=str,
     )
@@ -342,12 +319,14 @@ class TestSubsetsAndBlocks:
         test, scrambled = write_features(tmp_path / "t", 64, seed=1), np.arange(96) % 3
         others = np.arange(96) >= 60 if drawn else np.arange(96) % 2 == 1
         scrambled[others] = (scrambled[others] + 1) % 3
-        plan = replace(PLAN, base_lrs=(0.1, 0.5), recipe=replace(RECIPE, epochs=12, order="own" if drawn else "shared"))
+        plan = replace(PLAN, base_lrs=(0.1, 0.5), recipe=replace(RECIPE, order="own" if drawn else "shared"))
         subset = (lambda seed, rows: rows[rows < 60][seed::2][:25]) if drawn else np.arange(0, 96, 2)
+        results = []
         for name, labels in (("a", None), ("b", scrambled)):
             train = write_features(tmp_path / f"f{name}", labels=labels)
-            metrics = probe(train, test, tmp_path / name, plan, subset=subset)[name]
-            assert metrics["selected"]["n_images"] == 2 * round(0.1 * (25 if drawn else 48))
+            results.append(probe(train, test, tmp_path / name, plan, subset=subset, converged=False)[name])
+        assert results[0]["selected"] == results[1]["selected"]
+        assert results[0]["selected"]["n_images"] == 2 * round(0.1 * (25 if drawn else 48))
         for seed in (0, 3):
             assert len(weights(tmp_path / "a", tmp_path / "b", seed=seed)) == 1
 
@@ -379,11 +358,9 @@ class TestSubsetsAndBlocks:
             if plan.closed is None:
                 assert len(weights(tmp_path / "out", tmp_path / str(seed), seed=seed)) == 1
 
-    @pytest.mark.parametrize("aggregator", ["cls", "abmilp"])
-    def test_block(self, aggregator, tmp_path):
+    def test_block(self, tmp_path):
         train, test = both(tmp_path, 96, blocks=(0, 1))
-        plan = replace(CLS, head=HeadSpec(aggregator))
-        scores = [probe(train, test, tmp_path / str(b), plan, block=b)[str(b)] for b in (0, 1, None)]
+        scores = [probe(train, test, tmp_path / str(b), CLS, block=b)[str(b)] for b in (0, 1, None)]
         assert [metrics["block"] for metrics in scores] == [0, 1, 1]
         assert scores[0]["top1"] != scores[1]["top1"] == scores[2]["top1"]
         correct = logits_of(tmp_path / "0/trained/seed0", test).argmax(1).numpy() == test.labels
@@ -396,7 +373,6 @@ def refused(folder: Path, pair, message, heads=PLAN, **options) -> None:
     assert not (folder / "out").is_dir(), "before anything is trained"
 
 
-@pytest.mark.parametrize("heads", [PLAN, KNN], ids=["abmilp", "knn"])
 @pytest.mark.parametrize(
     ("labels", "subset", "message"),
     [
@@ -407,11 +383,11 @@ def refused(folder: Path, pair, message, heads=PLAN, **options) -> None:
         (None, np.arange(1, 40, 3), "all 13 training images are of class 1, expected 2"),
     ],
 )
-def test_nothing_to_learn_or_measure(heads, labels, subset, message, tmp_path):
+def test_nothing_to_learn_or_measure(labels, subset, message, tmp_path):
     sides = zip(("train", "test"), labels or (None, None), strict=True)
     several = labels is not None
     sets = [write_features(tmp_path / side, 40, seed=i, multilabel=several, labels=y) for i, (side, y) in enumerate(sides)]
-    refused(tmp_path, sets, message, heads, subset=subset)
+    refused(tmp_path, sets, message, KNN, subset=subset)
 
 
 @pytest.mark.parametrize(
@@ -430,15 +406,9 @@ def test_sets_that_do_not_fit(features, message, sets, tmp_path):
 @pytest.mark.parametrize(
     ("train", "test", "head", "message"),
     [
-        (
-            {"classes": "abc", "labels": [*range(3)] * 13 + [7]},
-            {"classes": "abc"},
-            HeadSpec(),
-            "train has label 7, but 3 classes",
-        ),
+        ({"classes": "abc", "labels": [*range(3)] * 13 + [7]}, {"classes": "abc"}, HeadSpec(), "has label 7, but 3 classes"),
         ({"cls": False}, {"cls": False}, HeadSpec("cls"), r"has no \[cls\] tokens"),
         ({"maps": ()}, {"maps": ()}, HeadSpec("cls-attention"), "has no attention maps"),
-        ({"maps": ()}, {"maps": ()}, HeadSpec("central-attention"), "has no attention maps"),
         ({}, {}, HeadSpec("abmilp", {"blocks": [1, 4]}), "no array 'patch/block4/view0'; it has: .*patch/block1/view0"),
         ({}, {}, HeadSpec("cls-attention", {"of": "joined"}), "joined/attention/cls', .* --joined"),
         # The test set lacks it, or the block of the training set, at which it is read.
@@ -456,7 +426,7 @@ def test_what_a_head_reads_is_missing(train, test, head, message, tmp_path):
     ("heads", "options", "message"),
     [
         (HeadPlan(HeadSpec(final_norm=True), RECIPE), {}, "has no final norm"),
-        *((PLAN, {"views": views}, rf"views is {views}, expected 1 to 1") for views in (0, 2, -1)),
+        *((PLAN, {"views": views}, rf"views is {views}, expected 1 to 1") for views in (0, 2)),
         ({}, {}, "heads is empty"),
         *(({name: PLAN}, {}, "expected a name for a folder") for name in ("a/b", "..", "", ".")),
         (replace(CLS, recipe=Recipe(3, 32, base_lr=1e60, warmup_epochs=0)), {}, r"base_lr 1e\+60, .* diverged in epoch 1"),
@@ -466,14 +436,9 @@ def test_what_a_head_reads_is_missing(train, test, head, message, tmp_path):
         (PLAN, {"subset": []}, "train has no valid, labelled image among the rows of the subset"),
         (PLAN, {"subset": [3]}, "1 image to train on, expected 2"),
         (PLAN, {"subset": lambda seed, rows: rows[:9]}, "order of out is 'shared', expected 'own'"),
-        *(
-            (replace(PLAN, **OWN), {"subset": draw}, message)
-            for draw, message in (
-                (lambda seed, rows: rows[: 10 + seed], "seeds draw 10 or 13 images"),
-                (lambda seed, rows: rows[:0], "subset draws no rows"),
-                (lambda seed, rows: rows[:9] + 128, "not among those it is given"),
-            )
-        ),
+        (replace(PLAN, **OWN), {"subset": lambda seed, rows: rows[: 10 + seed]}, "seeds draw 10 or 13 images"),
+        (replace(PLAN, **OWN), {"subset": lambda seed, rows: rows[:0]}, "subset draws no rows"),
+        (replace(PLAN, **OWN), {"subset": lambda seed, rows: rows[:9] + 128}, "not among those it is given"),
     ],
 )
 def test_what_cannot_be(heads, options, message, sets, tmp_path):
@@ -521,10 +486,9 @@ class TestWhatOthersMade:
         probe(*sets, tmp_path / "out", PLAN)
         assert not (tmp_path / ".unfinished").exists()
 
-    @pytest.mark.parametrize("content", ['{"loss": 0.1}', "loss: 0.1", '["mine"]'])
-    def test_metrics_of_another_program_stay(self, content, sets, tmp_path):
-        (tmp_path / "metrics.json").write_text(content)
+    def test_metrics_of_another_program_stay(self, sets, tmp_path):
+        (tmp_path / "metrics.json").write_text("loss: 0.1")
         trained = []
         with pytest.raises(BeyondClsError, match=r"no description\.json .*, so it is not replaced"):
             probe(*sets, tmp_path, PLAN, progress=trained.append)
-        assert (contents(tmp_path), trained) == ({"metrics.json": content.encode()}, [])
+        assert (contents(tmp_path), trained) == ({"metrics.json": b"loss: 0.1"}, [])

@@ -76,31 +76,6 @@ def test_the_box_that_is_predicted_is_that_of_the_first_version(scored):
     assert 0 < localised.max_box_acc < 100
 
 
-def square(x0, y0, x1, y1, size=SIZE):
-    """Scores of single pixels, bright in a rectangle whose corners belong to it."""
-    scores = np.zeros((size, size))
-    scores[y0 : y1 + 1, x0 : x1 + 1] = 1
-    return scores
-
-
-def test_corners_that_belong_to_a_box_can_make_it_a_hit():
-    scores = square(0, 0, 9, 9)  # offers 0, 0, 10, 10: 11 x 11 pixels
-    # 8, 7, 6 and 5 of 11 rows; without corners 7, 6, 5 and 4 of 10.
-    by_last_row = [measure_one(scores, [np.array([[0, 0, 10, y]])], SIZE) for y in (7, 6, 5, 4)]
-    assert [by_last_row[i].by_iou for i in (0, 1)] == [(100, 100, 100), (100, 100, 0)]
-    assert [by_last_row[i].max_box_acc for i in (2, 3)] == [100, 0]
-
-
-def test_one_threshold_for_all_images():
-    """Each image has a threshold at which its box is found, but no threshold is right for both."""
-    scores = square(0, 0, 39, 39) + square(10, 10, 17, 17)  # 40 x 40 of half the height, 8 x 8 of the whole
-    wide, narrow = np.array([[0, 0, 40, 40]]), np.array([[10, 10, 18, 18]])
-    assert measure_one(scores, [wide, narrow], SIZE).by_iou == (50, 50, 50)
-    both = measure(np.stack([scores, scores]), [narrow, narrow], SIZE)
-    assert both.by_iou == (100, 100, 100)
-    assert both.thresholds == (0.499, 0.499, 0.499)  # 0.499 x 255 is cut to 127, the value of the lower part
-
-
 def test_the_centre_baseline_finds_what_is_central():
     for box, found in (((12, 12, 36, 36), 100), ((0, 0, 12, 12), 0)):
         assert measure_one(centre_map(SIZE, SIZE), [np.array([box])], SIZE).max_box_acc_v2 == found
