@@ -167,20 +167,16 @@ def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
         passes = HeadPasses({"abmilp": head}, *sources, views=views, unfinished=Unfinished(tmp_path / ".unfinished"))
         return passes._checkpoint(members, recipe, order, images, test, streamed).file
 
-    others = {
-        "recipe": {"recipe": Recipe(5, 16, optimiser="adamw", warmup_epochs=2)},
-        "members": {"members": (member(base_lr=0.1 + 1e-12),)},
-        "head": {"head": HeadSpec(custom.aggregator, {"depth": 2})},
-        "images": {"images": Source(sources[0].store, subset=[1, 2, 3])},
-        "names of test classes": {"test": Source(moved, classes_of=sources[0].store)},
-        "order": {"order": 1},
-        "views": {"views": (0, 1)},
-        "streamed": {"streamed": True},
-    }
     before = file_of()
     assert before == file_of()
-    for name, changed in others.items():
-        assert before != file_of(**changed), name
+    assert before != file_of(recipe=Recipe(5, 16, optimiser="adamw", warmup_epochs=2))
+    assert before != file_of(members=(member(base_lr=0.1 + 1e-12),))
+    assert before != file_of(head=HeadSpec(custom.aggregator, {"depth": 2}))
+    assert before != file_of(images=Source(sources[0].store, subset=[1, 2, 3]))
+    assert before != file_of(test=Source(moved, classes_of=sources[0].store)), "names of test classes"
+    assert before != file_of(order=1)
+    assert before != file_of(views=(0, 1))
+    assert before != file_of(streamed=True)
     (tmp_path / "mine.py").write_text("from beyondcls import AbMILP as Mine\n# edited\n")
     assert before != file_of()
 

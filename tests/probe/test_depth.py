@@ -185,8 +185,8 @@ def test_a_mirrored_view_turns_normals(tmp_path: Path) -> None:
     found = []
     for mirrored in (False, True):
         folder = tmp_path / str(mirrored)
-        one, other = (write_maps(folder / str(s), 12, task="normals", seed=s, mirrored=mirrored) for s in (0, 1))
-        content, _ = regress(Regression(one, other, Normals(), folder / "0/maps", folder / "1/maps", plan(10, base_lr=0.5)))
+        one, other = (write_maps(folder / str(s), 6, task="normals", seed=s, mirrored=mirrored) for s in (0, 1))
+        content, _ = regress(Regression(one, other, Normals(), folder / "0/maps", folder / "1/maps", plan(40, base_lr=0.5)))
         found.append(means(content)["mean_angle"])
     assert found[0] == pytest.approx(found[1], abs=0.5)
     maps = maps_of(one, folder / "0", Normals())

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,10 +15,33 @@ from probe.recipe import Recipe
 from probe.stack import Stack
 from probe.train import Family, epoch_seed, losses_of, pieces, train
 from store import BeyondClsError
-from tests.probe.test_optim import RULES
 from tests.probe.training import D, Images, K, T, equal, family, member, trained
 
 GRID = [member(seed, lr, decay) for seed, lr, decay in ((0, 0.3, 0.0), (1, 0.3, 0.1), (0, 5.0, 0.01), (2, 0.02, 0.0))]
+
+
+def sgd(w, g, state, lr, decay, momentum, step):
+    state["m"] = momentum * state.get("m", 0) + g + decay * w
+    return w - lr * state["m"]
+
+
+def lars(w, g, state, lr, decay, momentum, step):
+    if w.ndim > 1:
+        g = g + decay * w
+        norms = math.sqrt((w**2).sum()), math.sqrt((g**2).sum())
+        g = g * (0.001 * norms[0] / norms[1] if min(norms) > 0 else 1)
+    state["m"] = momentum * state.get("m", 0) + g
+    return w - lr * state["m"]
+
+
+def adamw(w, g, state, lr, decay, momentum, step):
+    state["m"] = momentum * state.get("m", 0) + (1 - momentum) * g
+    state["v"] = 0.999 * state.get("v", 0) + 0.001 * g**2
+    w = w - lr * decay * w
+    return w - lr * (state["m"] / (1 - momentum**step)) / (np.sqrt(state["v"] / (1 - 0.999**step)) + 1e-8)
+
+
+RULES = {"sgd": sgd, "lars": lars, "adamw": adamw}
 
 
 def plain_training(head, member, images, recipe):
@@ -136,14 +160,12 @@ def test_several_families_in_one_pass_are_those_of_passes_of_their_own():
 
 
 def test_several_labels_an_image():
-    images, spec = Images(several=True), HeadSpec("cls", {}, "none")
-    recipe = Recipe(30, 16, optimiser="adamw", base_lr=0.1, warmup_epochs=0)
-    [one] = trained([family([member(base_lr=0.5)], spec)], recipe, images, images)
+    images = Images(several=True)
+    [one] = trained([family([member()])], images=images, test=images)
     logits, labels = one.stack(images.tokens)[0][0], images.labels.double()
     p = logits.sigmoid()
     expected = -(labels * p.log() + (1 - labels) * (1 - p).log()).mean(1).sum()
     torch.testing.assert_close(losses_of(logits[None], images.labels), expected[None])
-    assert one.curves[0][-1]["loss"] < one.curves[0][0]["loss"]
     assert {"map", "OF1", "loss", "epoch"} <= one.curves[0][-1].keys()
     assert "train_top1" not in one.curves[0][-1]
 
@@ -260,25 +282,6 @@ def test_one_class_has_no_loss():
     images.labels.zero_()
     train([one], images, images, Recipe(2, 16, optimiser="lars", warmup_epochs=0))
     assert one.curves[0][-1] == {"epoch": 2, "loss": 0.0, "train_top1": 100.0, **dict.fromkeys(PER_IMAGE, 100.0)}
-
-
-@pytest.mark.parametrize("n", [2, 31, 32, 33, 41, 64, 97])
-def test_pieces_cover_every_image_once_or_drop_the_rest_of_an_epoch_but_never_all_of_it(n):
-    whole, dropped = (pieces(n, Recipe(2, 32, 8, warmup_epochs=0, drop_last=drop)) for drop in (False, True))
-    assert [p.rows for p in dropped] == [p.rows for p in whole]  # what a loader hands out is the same
-    assert sum(p.rows for p in whole) == n
-    assert all(p.rows <= 8 for p in whole)
-    assert [p.skip for p in whole] == [p.rows == 1 for p in whole]
-    n_dropped = n % 32 if n > 32 else 0
-    assert sum(p.rows for p in dropped if not p.skip) == n - n_dropped
-    for plan, n_steps in ((whole, -(-n // 32)), (dropped, max(1, n // 32))):
-        assert {p.n_steps for p in plan} == {n_steps}
-        for step in range(n_steps):
-            of_step = [p for p in plan if p.step == step]
-            computed = sum(p.rows for p in of_step if not p.skip)
-            assert {p.rows_of_step for p in of_step} == {computed}
-            assert [p.ends_step for p in of_step] == [False] * (len(of_step) - 1) + [computed > 0]
-        assert not any(p.ends_step for p in plan if p.step == n_steps)
 
 
 def test_pieces_of_several_processes(monkeypatch):

@@ -83,8 +83,9 @@ def test_is_that_of_pycocotools(kind, seed):
     assert any(annotation["iscrowd"] for annotation in truths["annotations"])
     assert 0 < ours["ap"] < 100
     assert ours == {name: None if v == -1 else pytest.approx(100 * v, abs=1e-4) for name, v in expected.items()}
-    some = [image for image in truths["images"] if image["id"] < 5]
-    assert of_images.of([image["id"] for image in some]) == AveragePrecision(truths | {"images": some}, results, kind).of()
+    of_few = truths | {"images": truths["images"][:4], "annotations": [a for a in truths["annotations"] if a["image_id"] < 5]}
+    found = [one for one in results if one["image_id"] < 5]
+    assert of_images.of([1, 2, 3, 4]) == AveragePrecision(of_few, found, kind).of()
 
 
 def test_perfect_and_none(tmp_path):
