@@ -182,7 +182,6 @@ class TestNeighbours:
     [
         ("knn", {"temperature": (0.1, 0.1)}, "temperature is .* once"),
         ("knn", {"temperature": ()}, "temperature is empty"),
-        ("knn", {"temperature": (0.1, -1.0)}, "temperature holds -1.0"),
         ("knn", {"temperature": 0.0}, "temperature is 0.0, expected a positive"),
         ("knn", {"temperature": (0.1, 0.2), "votes": "majority"}, "votes 'majority' have none"),
         ("knn", {"votes": "weigthed"}, "did you mean 'weighted'"),
@@ -214,8 +213,7 @@ def test_held_out_images_without_a_label_select_nothing(name, grid):
 
 
 class TestRidge:
-    @pytest.mark.parametrize(("n", "dim"), [(120, 6), (20, 40), (30, 30)])
-    @pytest.mark.parametrize("alpha", [1e-3, 1.0, 1e4])
+    @pytest.mark.parametrize(("n", "dim", "alpha"), [(120, 6, 1e-3), (20, 40, 1.0), (30, 30, 1e4)])
     def test_is_scikit_learns(self, n, dim, alpha):
         training, test = blobs(n, dim=dim, offset=1.0), blobs(30, dim=dim, offset=1.0, seed=1)
         scores = Ridge(alphas=(alpha,), standardise=False).fit(training, test).scores
@@ -266,12 +264,10 @@ class TestRidge:
     ("x", "labels", "message"),
     [
         (torch.zeros(3, 2, 2), torch.zeros(3), r"vectors \(3, 2, 2\) and labels \(3,\) .*pool"),
-        (torch.zeros(3, 2), torch.zeros(4), r"vectors \(3, 2\) and labels \(4,\)"),
         (torch.zeros(0, 2), torch.zeros(0), r"vectors \(0, 2\) and labels \(0,\)"),
         (torch.zeros(3, 2).half(), torch.zeros(3), r"torch\.float16, expected float32 or float64"),
         (torch.tensor([[1.0], [NAN], [INF]]), torch.zeros(3), "2 of 3 vectors hold NaN or infinity, first row 1"),
         (torch.zeros(3, 2), torch.tensor([0, -1, 1]), r"labels are -1 to 1, expected 0 to 2; .*store\.labelled"),
-        (torch.zeros(3, 2), torch.tensor([0, 3, 1]), "labels are 0 to 3, expected 0 to 2"),
         (torch.zeros(3, 2), torch.zeros(3, 2), "2 columns, expected 3"),
         (torch.zeros(3, 2), torch.full((3, 3), 2), "labels are 2 to 2, expected 0 to 1"),
     ],

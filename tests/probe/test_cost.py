@@ -54,7 +54,6 @@ def cost(name: str, **options: object) -> Cost:
         ("ep", {"queries": 16}, 16 * D + D * D, D, 16 * POOLING + 2 * D * D + CLASSIFIER),
         ("simpool", {}, 2 * D * D + 2 * D, D, 2 * D * D + 2 * D * D + POOLING + CLASSIFIER),
         *((f"{row}-attention", {}, 0, D, 2 * T * D + CLASSIFIER) for row in ("cls", "central")),
-        ("cls-attention", {"of": "joined"}, 0, D, 2 * T * D + CLASSIFIER),
         ("lowest-entropy-head", {}, 0, D, 2 * T * D + CLASSIFIER),
         # What the papers and their codes count.
         ("abmilp", {"position": "sin-cos"}, SCORE, D, None),

@@ -152,13 +152,13 @@ def test_losses_and_gradients_are_those_of_plain_layers(task: str) -> None:
 
 @pytest.mark.parametrize(("task", "measure", "share"), [("depth", "rmse", 0.35), ("normals", "mean_angle", 0.25)])
 def test_what_tokens_hold_is_found(task: str, measure: str, share: float, tmp_path: Path) -> None:
-    for name, n, seed in (("a", 48, 0), ("b", 10, 1)):
+    for name, n, seed in (("a", 32, 0), ("b", 10, 1)):
         write_maps(tmp_path / name, n, seed=seed, task=task)
     stores = [FeatureStore.open(tmp_path / name / "features") for name in "ab"]
     one = Regression(*stores, SETS[task], tmp_path / "a/maps", tmp_path / "b/maps", plan(20, base_lr=0.5))
     content, trained = regress(one)
     assert means(content)[measure] < share * means(content, "mean")[measure]
-    assert (content["n_training"], content["n_test"], len(trained[0].curve)) == (48, 10, 20)
+    assert (content["n_training"], content["n_test"], len(trained[0].curve)) == (32, 10, 20)
     measured = content["protocols"]["mean"][measure]  # each group of images left out is as if it had never been there
     kept = np.flatnonzero(groups_of(10) != 3)
     (tmp_path / "c").mkdir()

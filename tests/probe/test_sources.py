@@ -168,14 +168,6 @@ class TestJoined:
         assert probe(*first, tmp_path / "out", JOINED, joined=second, views=1)["out"]["n_views"] == 1
 
 
-def test_pairs_may_hold_more_than_the_other(tmp_path):
-    more = write_features(tmp_path / "a", views=3, blocks=(0, 1), maps=("cls", "centre"))
-    less = write_features(tmp_path / "b", 40, seed=1, maps=())
-    check_pair(more, less)
-    check_pair(less, more)
-    HeadPasses({"abmilp": HeadSpec()}, Source(more), Source(less), range(3))
-
-
 @pytest.fixture(scope="module")
 def named(tmp_path_factory):
     return both(tmp_path_factory.mktemp("named"), classes=NAMES, invalid=(3,))

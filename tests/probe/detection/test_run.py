@@ -136,9 +136,10 @@ def test_views_and_block_are_those_that_were_asked_for(sets, tmp_path, monkeypat
 def test_a_killed_run_writes_the_same(written, sets, tmp_path, monkeypatch):
     monkeypatch.setattr(states, "EVERY_S", 0)
     out, measures, detection = written
-    counted: list[int] = []
+    counted, done, epochs = [], [], []
 
     def kill(n: int) -> None:
+        torch.rand(3)  # others draw meanwhile
         counted.append(n)
         if len(counted) == 3:
             raise KeyboardInterrupt
@@ -146,8 +147,10 @@ def test_a_killed_run_writes_the_same(written, sets, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         detect(replace(detection, progress=kill), tmp_path / "out")
     assert list((tmp_path / ".unfinished/out").iterdir())
-    again = detect(replace(detection, progress=lambda _: None), tmp_path / "out", {"command": "beyondcls detect"})
-    assert again == measures
+    resumed = replace(detection, progress=done.append, on_epoch=epochs.append)
+    assert detect(resumed, tmp_path / "out", {"command": "beyondcls detect"}) == measures
+    assert (done[:2], sum(done)) == ([3, 1], detection.n_units), "steps that were done are not done again, and count"
+    assert [one.is_replayed for one in epochs] == [True, False, False, False]
     assert not (tmp_path / ".unfinished").exists()
     for name in ("detections.json", "curves.csv", "trained/seed0.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (out / name).read_bytes()

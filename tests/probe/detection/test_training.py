@@ -1,12 +1,10 @@
-"""Training a detector: it learns, a killed run ends as if it had not been, and every draw follows from seed and step."""
+"""Training a detector: it learns, and every draw follows from seed and step (runs that are killed: test_run.py)."""
 
 import math
 
 import pytest
 import torch
 
-from probe import checkpoint as states
-from probe.checkpoint import Checkpoint
 from probe.detection import training
 from probe.detection.recipe import DetectionRecipe, make_detection_recipe
 from probe.detection.training import new_detector, optimiser_of, train_detector
@@ -29,32 +27,6 @@ def test_learns():
     assert curve[-1]["loss_objectness"] < 0.1
     parts = [value for name, value in curve[-1].items() if name.startswith("loss_")]
     assert curve[-1]["loss"] == pytest.approx(sum(parts))
-
-
-def test_a_killed_run_ends_with_the_same_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(states, "EVERY_S", 0)
-    whole, objects = tiny_detector(), Objects(5)
-    curve = train_detector(whole, objects, RECIPE, 3)
-
-    def kill(_: int) -> None:
-        torch.rand(3)  # others draw meanwhile
-        counted.append(1)
-        if len(counted) == 4:  # in the second epoch of three steps
-            raise KeyboardInterrupt
-
-    counted: list[int] = []
-    with pytest.raises(KeyboardInterrupt):
-        train_detector(tiny_detector(), objects, RECIPE, 3, checkpoint=Checkpoint(tmp_path / "same"), after_step=kill)
-    again, steps, epochs = tiny_detector(seed=9), [], []
-    hooks = {"after_step": steps.append, "after_epoch": lambda entry, is_replayed: epochs.append((entry, is_replayed))}
-    resumed = train_detector(again, objects, RECIPE, 3, checkpoint=Checkpoint(tmp_path / "same"), **hooks)
-    assert steps == [4, 1, 1], "steps that were done are not done again, and count"
-    assert same(again, whole)
-    assert resumed == curve
-    assert epochs == [(curve[0], True), (curve[1], False)]
-    other = tiny_detector()
-    train_detector(other, objects, RECIPE, 3, checkpoint=Checkpoint(tmp_path / "other"), after_step=steps.append)
-    assert len(steps) == 3 + 6, "another request begins anew"
 
 
 def test_the_start_follows_from_the_seed():
