@@ -32,8 +32,7 @@ def test_max_is_of_each_channel():
 
 
 @pytest.mark.parametrize(
-    ("side", "k", "rows"),
-    [(14, 1, [7]), (14, 3, [6, 7, 8]), (7, 2, [2, 3]), (7, 7, [*range(7)]), (1, 1, [0])],
+    ("side", "k", "rows"), [(14, 1, [7]), (14, 3, [6, 7, 8]), (7, 2, [2, 3]), (7, 7, [*range(7)]), (1, 1, [0])]
 )
 def test_central_averages_the_middle_of_the_grid(side, k, rows):
     where = torch.stack(torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij"), -1).float()

@@ -7,18 +7,18 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from probe import timing
+from probe import run, timing
 from probe.aggregators import AGGREGATORS, make_aggregator
 from probe.cost import Cost, bytes_read, cost_of, shapes_read
 from probe.grid import HeadPlan, HeadSpec
 from probe.head import FinalNorm, Head
 from probe.recipe import Recipe
-from probe.run import probe
 from probe.sources import Source
 from probe.timing import FILE, fastest, measure_head, time_head
 from store import onednn
@@ -125,6 +125,7 @@ def test_shapes_and_bytes_are_those_of_what_a_head_reads(tmp_path):
         assert bytes_read(head, source) == 2 * sum(math.prod(shape) for shape in shapes.values())  # float16
 
 
+probe = partial(run.probe, converged=False)  # converged classifiers: test_convergence.py
 CPU = torch.device("cpu")
 PLANS = {"abmilp": HeadPlan(recipe=Recipe(epochs=1, warmup_epochs=0), seeds=(0,))}
 

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 import xxhash
 
+from probe import run
 from probe.checkpoint import Stopped
 from probe.closed import CLOSED, make_closed
 from probe.cost import Cost
@@ -19,13 +21,14 @@ from probe.metrics import MULTILABEL, PER_IMAGE
 from probe.needs import TooLarge
 from probe.recipe import Recipe
 from probe.result_files import REACHED, over_seeds, read_result
-from probe.run import n_epochs, probe
+from probe.run import n_epochs
 from probe.saved import load_with
 from probe.subsets import percentage
 from store import BeyondClsError, StoreError
 from tests.features import write_features
 from tests.folders import files as contents
 
+probe = partial(run.probe, converged=False)  # converged classifiers: test_convergence.py
 RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=1, base_lr=0.5)
 PLAN = HeadPlan(recipe=RECIPE, seeds=(0, 3))
 CLS = HeadPlan(HeadSpec("cls"), RECIPE, seeds=(0,))
@@ -298,7 +301,7 @@ class TestNotes:
     )
     def test_what_a_step_really_is(self, changed, notes, sets, tmp_path):
         plan = replace(CLS, recipe=replace(RECIPE, **changed))
-        metrics = probe(*sets, tmp_path / "out", plan, converged=False)["out"]
+        metrics = probe(*sets, tmp_path / "out", plan)["out"]
         said = [note for note in metrics["notes"] if "augmentation" not in note]
         assert [bool(re.search(pattern, note)) for pattern, note in zip(notes, said, strict=True)] == [True] * len(notes)
         assert metrics["recipe"]["drop_last"] == changed.get("drop_last", False)
@@ -323,7 +326,7 @@ class TestSubsetsAndBlocks:
         results = []
         for name, labels in (("a", None), ("b", scrambled)):
             train = write_features(tmp_path / f"f{name}", labels=labels)
-            results.append(probe(train, test, tmp_path / name, plan, subset=subset, converged=False)[name])
+            results.append(probe(train, test, tmp_path / name, plan, subset=subset)[name])
         assert results[0]["selected"] == results[1]["selected"]
         assert results[0]["selected"]["n_images"] == 2 * round(0.1 * (25 if drawn else 48))
         for seed in (0, 3):
@@ -344,11 +347,11 @@ class TestSubsetsAndBlocks:
         def draw(seed, rows):
             return percentage(sets[0].labels, 30, seed, rows)
 
-        metrics = probe(*sets, tmp_path / "out", plan, subset=draw)["out"]
+        metrics = run.probe(*sets, tmp_path / "out", plan, subset=draw)["out"]
         assert (metrics["n_training"], metrics["seeds"]) == (38, [0, 3])
         usable = np.flatnonzero(sets[0].labelled)
         for i, seed in enumerate((0, 3)):
-            alone = probe(*sets, tmp_path / str(seed), replace(plan, seeds=(seed,)), subset=draw(seed, usable))[str(seed)]
+            alone = run.probe(*sets, tmp_path / str(seed), replace(plan, seeds=(seed,)), subset=draw(seed, usable))[str(seed)]
             for measure in ("top1", *([REACHED] if plan.closed is None else [])):
                 assert metrics[measure]["values"][i] == alone[measure]["values"][0]
             np.testing.assert_array_equal(right(tmp_path / "out")[i], right(tmp_path / str(seed))[0])

@@ -2,21 +2,23 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+from probe import run
 from probe.grid import HeadPlan, HeadSpec
 from probe.passes import HeadPasses, Outcome
 from probe.recipe import Recipe
-from probe.run import probe
 from probe.select import select
 from probe.sources import Source
 from probe.subsets import hold_out
 from store import BeyondClsError
 from tests.features import write_features
 
+probe = partial(run.probe, converged=False)  # converged classifiers: test_convergence.py
 RECIPE = Recipe(epochs=8, batch_size=32, warmup_epochs=0)
 PLAN = HeadPlan(HeadSpec("abmilp"), RECIPE, seeds=(0, 1, 2), base_lrs=(0.001, 0.03, 1.0))
 N = 64

@@ -2,21 +2,23 @@
 
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
+from probe import run
 from probe.closed import make_closed
 from probe.grid import HeadPlan, HeadSpec
 from probe.passes import HeadPasses
 from probe.recipe import Recipe
 from probe.results import absent_kinds
-from probe.run import probe
 from probe.sources import Source, check_pair
 from probe.transfer import transfer
 from store import FeatureStore, StoreError
 from tests.features import write_arrays, write_features
 
+probe = partial(run.probe, converged=False)  # converged classifiers: test_convergence.py
 RECIPE = Recipe(epochs=3, batch_size=32, warmup_epochs=0)
 NAMES = ("cat", "dog", "owl")
 D, T = 8, 9
@@ -233,12 +235,7 @@ class TestClasses:
         check_pair(named[0], renamed(tmp_path / "unused", named[1], (*NAMES, "fox")))  # no image is one
 
     @pytest.mark.parametrize(
-        ("classes", "wrong"),
-        [
-            (("0.0", "1.0", "2.0"), None),
-            (("0", "10", "2"), "1 is '10'"),
-            (NAMES, "0 is 'cat'"),
-        ],
+        ("classes", "wrong"), [(("0.0", "1.0", "2.0"), None), (("0", "10", "2"), "1 is '10'"), (NAMES, "0 is 'cat'")]
     )
     def test_names_against_numbers(self, classes, wrong, named, tmp_path):
         pair = [renamed(tmp_path / f"{bool(c)}", named[1], c) for c in (classes, None)]
