@@ -73,7 +73,11 @@ def test_the_estimate_is_near_what_is_kept(name, needed):
     measured = sum(storages.values()) + sum(p.grad.nbytes for p in one.stack.parameters.values())
     for p in one.stack.parameters.values():
         p.grad = None
+    generator, before = torch.get_rng_state(), {n: values.clone() for n, values in one.stack.state().items()}
     assert 0.95 * measured <= needed([one])[0] <= 2.05 * measured
+    assert torch.equal(generator, torch.get_rng_state())
+    assert all(torch.equal(values, before[n]) for n, values in one.stack.state().items())
+    assert all(p.grad is None for p in one.stack.parameters.values())
 
 
 def test_closed_form_of_a_linear_classifier(needed):

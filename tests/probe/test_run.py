@@ -48,10 +48,6 @@ def both(folder, n=40, **options):
     return [write_features(folder / side, n, seed=i, **options) for i, side in enumerate(("train", "test"))]
 
 
-def files(folder):
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-
-
 def rows_of(folder):
     """The curves, as numbers."""
     with (folder / "curves.csv").open() as file:
@@ -87,7 +83,7 @@ class TestWhatIsWritten:
         metrics, out = written["out"], tmp_path / "out"
         of_seeds = [f"seed{seed}.{end}" for seed in (0, 3) for end in ("json", "safetensors")]
         trained = ["correct.npz", "record.json", *of_seeds, "weights.npy"]
-        assert files(tmp_path) == [f"out/{file}" for file in (*BESIDE, *(f"trained/{name}" for name in trained))]
+        assert sorted(contents(tmp_path)) == [f"out/{file}" for file in (*BESIDE, *(f"trained/{name}" for name in trained))]
         assert read_result(out / "metrics.json") == metrics
         for measure in ("top1", "top5", "entropy"):
             values = metrics[measure]["values"]
@@ -123,8 +119,8 @@ class TestWhatIsWritten:
             assert correct.shape == (max(1, len(metrics["seeds"])), 68)
             assert (100 * correct.mean(1)).tolist() == pytest.approx(metrics["top1"]["values"])
             assert read_result(tmp_path / "out" / name / "metrics.json") == metrics
-        assert files(tmp_path / "out/nearest") == [*BESIDE, "trained/correct.npz"]
-        assert "trained/weights.npy" not in files(tmp_path / "out/cls")
+        assert sorted(contents(tmp_path / "out/nearest")) == [*BESIDE, "trained/correct.npz"]
+        assert "trained/weights.npy" not in contents(tmp_path / "out/cls")
         assert len(rows_of(tmp_path / "out/cls")) == 2
         assert (written["cls"]["n_tokens"], written["nearest"]["seeds"]) == (None, [])
         assert written["nearest"]["protocol"]["name"] == "knn"
@@ -137,9 +133,9 @@ class TestWhatIsWritten:
         (tmp_path / "out/own.txt").write_text("of the user")
         probe(*sets, tmp_path / "out", CLS)
         trained = ["trained/correct.npz", "trained/record.json", "trained/seed0.json", "trained/seed0.safetensors"]
-        assert files(tmp_path / "out") == [*BESIDE, "own.txt", *trained]
+        assert sorted(contents(tmp_path / "out")) == [*BESIDE, "own.txt", *trained]
         probe(*sets, tmp_path / "out", HeadPlan(HeadSpec("cls"), closed=make_closed("ridge")))
-        assert files(tmp_path / "out") == [*BESIDE, "own.txt", "trained/correct.npz"]
+        assert sorted(contents(tmp_path / "out")) == [*BESIDE, "own.txt", "trained/correct.npz"]
         assert right(tmp_path / "out").shape == (1, 68)
         assert rows_of(tmp_path / "out") == []
 
