@@ -21,6 +21,7 @@ from probe.depth.targets import Depth, Normals, Target
 from probe.result_files import is_measure
 from probe.subsets import groups_of
 from store import BeyondClsError, FeatureStore
+from store.truths.view import map_in_view, values_in_view
 from tests.features import write_features
 from tests.truths import with_truths
 
@@ -178,6 +179,13 @@ def test_cls_behind_each_patch_is_learnt_from(tmp_path: Path) -> None:
     one = Regression(store, store, Depth(), tmp_path / "maps", tmp_path / "maps", plan(20, base_lr=0.5))
     with_cls, without = (means(regress(replace(one, with_cls=some))[0])["rmse"] for some in (True, False))
     assert with_cls < 0.5 * without
+
+
+def test_views_show_maps_as_label_maps() -> None:
+    values = np.random.default_rng(0).integers(0, 9, (9, 11)).astype(np.int16)
+    shown = map_in_view(values, (-3, 1.5, 8, 12), True, (6, 8))
+    ours = values_in_view(values[None].astype(np.float32), (-3, 1.5, 8, 12), True, (6, 8))[0]
+    np.testing.assert_array_equal(np.where(shown == -1, np.nan, shown), ours)
 
 
 def test_a_mirrored_view_turns_normals(tmp_path: Path) -> None:
