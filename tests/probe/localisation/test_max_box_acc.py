@@ -76,6 +76,13 @@ def test_the_box_that_is_predicted_is_that_of_the_first_version(scored):
     assert 0 < localised.max_box_acc < 100
 
 
+def test_the_first_version_takes_the_box_of_the_largest_contour():
+    scores = np.zeros((SIZE, SIZE))
+    scores[:20, :20] = scores[30:34, 30:34] = 1
+    found = measure_one(scores, [np.array([[30, 30, 34, 34]])], SIZE)
+    assert (found.by_iou[1], found.max_box_acc) == (100, 0)
+
+
 def test_the_centre_baseline_finds_what_is_central():
     for box, found in (((12, 12, 36, 36), 100), ((0, 0, 12, 12), 0)):
         assert measure_one(centre_map(SIZE, SIZE), [np.array([box])], SIZE).max_box_acc_v2 == found
