@@ -27,7 +27,8 @@ OF_ANY_DEPTH = (
 )
 BEHIND_ATTENTION = ({}, {"depth": 2, "activation": "tanh"}, {"position": "sin-cos"}, {"branches": 2})
 CASES = [
-    *({"depth": depth, "activation": name} for depth in (1, 2, 4) for name in ACTIVATIONS),
+    {},
+    *({"depth": depth, "activation": name} for depth, name in zip((2, 3, 4), ACTIVATIONS, strict=True)),
     *({"depth": depth, **options} for depth in (1, 2) for options in OF_ANY_DEPTH),
     *({"apply_to": use, **options} for use in ("both", "map") for options in BEHIND_ATTENTION),
 ]
@@ -62,9 +63,8 @@ def test_equation_6(options):
     torch.testing.assert_close(tuple(a(FEATURES)), expected)
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_positions_of_another_grid(depth):
-    aggregator = make_aggregator("abmilp", 8, 9, tokens="all", depth=depth, position="sin-cos").double()
+def test_positions_of_another_grid():
+    aggregator = make_aggregator("abmilp", 8, 9, tokens="all", position="sin-cos").double()
     with pytest.raises(BeyondClsError, match="4 patches, expected 9"):
         aggregator({"patch": FEATURES["patch"][:, :4], "cls": FEATURES["cls"]})
 

@@ -99,15 +99,6 @@ def test_attentive_probing_of_cae(heads, tokens):
     check(a, a.proj(vector), weights)
 
 
-def test_attentive_probing_of_cae_begins_as_the_average():
-    torch.manual_seed(0)
-    a = make_aggregator("ap", D, form="cae").double()
-    vector, weights = a({"patch": PATCH})
-    torch.testing.assert_close(weights, torch.full((B, T), 1 / T, dtype=torch.float64))
-    vector.sum().backward()
-    assert a.query.grad.any()  # and leaves it
-
-
 @pytest.mark.parametrize(("options", "held"), [({}, "query"), ({"queries": 1}, "queries")], ids=["ap", "ep"])
 def test_lars_scales_a_learned_query_by_its_norm(options, held):
     """As its authors' [1, 1, D]: one step at rate 6.4 moves it by 0.0064 of its norm."""

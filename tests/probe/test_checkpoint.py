@@ -79,7 +79,7 @@ def begun(tmp_path):
     return file
 
 
-@pytest.mark.parametrize("epoch", [1, 2, 4, 5])
+@pytest.mark.parametrize("epoch", [2, 5])
 def test_an_interrupted_run_ends_as_one_that_was_not(epoch, whole, tmp_path):
     with pytest.raises(Interrupted):
         go(tmp_path, grid(), epoch)
@@ -92,14 +92,6 @@ def test_an_interrupted_run_ends_as_one_that_was_not(epoch, whole, tmp_path):
         assert torch.equal(one.weight_decay, other.weight_decay)
         assert all(torch.equal(values, other.optimiser.state[n]) for n, values in one.optimiser.state.items())
     assert [len(one.stack) for one in families] == [2, 2, 0]
-
-
-def test_all_members_lost(tmp_path):
-    with pytest.raises(Interrupted):
-        go(tmp_path, grid()[2:], 1)
-    families = grid()[2:]
-    assert go(tmp_path, families) == []
-    assert list(families[0].lost) == [member(0, 1e300, 1.0, "cls")]
 
 
 def test_one_of_another_run_is_not_used(begun, tmp_path):
@@ -120,7 +112,7 @@ def test_at_most_one_a_minute(tmp_path, monkeypatch):
     assert checkpoint.EVERY_S == 60
 
 
-@pytest.mark.parametrize("damage", [0, 4, 100, -1, "zeros", "no state", "a member", "a tensor", "a shape", "a family"], ids=str)
+@pytest.mark.parametrize("damage", [0, 100, "zeros", "no state", "a member", "a tensor", "a shape", "a family"], ids=str)
 def test_damage(damage, begun, tmp_path):
     content, tensors = begun.read_bytes(), load_file(begun)
     with safe_open(begun, "pt") as opened:
@@ -175,20 +167,16 @@ def test_what_the_result_depends_on_makes_another_checkpoint(tmp_path):
         passes = HeadPasses({"abmilp": head}, *sources, views=views, unfinished=Unfinished(tmp_path / ".unfinished"))
         return passes._checkpoint(members, recipe, order, images, test, streamed).file
 
-    others = {
-        "recipe": {"recipe": Recipe(5, 16, optimiser="adamw", warmup_epochs=2)},
-        "members": {"members": (member(base_lr=0.1 + 1e-12),)},
-        "head": {"head": HeadSpec(custom.aggregator, {"depth": 2})},
-        "images": {"images": Source(sources[0].store, subset=[1, 2, 3])},
-        "names of test classes": {"test": Source(moved, classes_of=sources[0].store)},
-        "order": {"order": 1},
-        "views": {"views": (0, 1)},
-        "streamed": {"streamed": True},
-    }
     before = file_of()
     assert before == file_of()
-    for name, changed in others.items():
-        assert before != file_of(**changed), name
+    assert before != file_of(recipe=Recipe(5, 16, optimiser="adamw", warmup_epochs=2))
+    assert before != file_of(members=(member(base_lr=0.1 + 1e-12),))
+    assert before != file_of(head=HeadSpec(custom.aggregator, {"depth": 2}))
+    assert before != file_of(images=Source(sources[0].store, subset=[1, 2, 3]))
+    assert before != file_of(test=Source(moved, classes_of=sources[0].store)), "names of test classes"
+    assert before != file_of(order=1)
+    assert before != file_of(views=(0, 1))
+    assert before != file_of(streamed=True)
     (tmp_path / "mine.py").write_text("from beyondcls import AbMILP as Mine\n# edited\n")
     assert before != file_of()
 

@@ -114,20 +114,6 @@ class TestNeighbours:
         expected = shares - 0.5 if make is several else np.where(shares > 0, shares, -INF)
         np.testing.assert_allclose(scores, expected, atol=1e-5)
 
-    @pytest.mark.parametrize("votes", ["weighted", "majority"])
-    @pytest.mark.parametrize("n_classes", [4, 6, 10])
-    def test_top5_counts_no_class_without_a_vote(self, n_classes, votes):
-        training, test = (blobs(n, n_classes, 12, seed=s, offset=1.0) for n, s in ((120, 0), (60, 1)))
-        rows = nearest(test.x, training.x, 120, "cosine")[1]
-        for k in (1, 2, 5, 9, 120):
-            has_neighbour = (training.labels[rows[:, :k]] == test.labels[:, None]).any(1).double().mean().item()
-            top1, top5 = (Neighbours(ks=(k,), votes=votes).fit(training, test).metrics[name] for name in ("top1", "top5"))
-            assert top1 <= top5 <= 100 * has_neighbour
-            assert k > 5 or top5 == pytest.approx(100 * has_neighbour), "five neighbours have five classes at most"
-            assert (top5 == top1) == (k == 1)
-            assert has_neighbour < 1 or k > 5
-        assert top5 == 100 if n_classes < 6 else top5 < 100
-
     def test_a_far_neighbour_votes_at_any_temperature(self):
         """Its share is below the smallest float32, and its class the second of two; nothing overflows."""
         training = Vectors(torch.tensor([[1.0, 0.0], [-1.0, 0.1]]), torch.tensor([5, 2]), 8)
@@ -138,8 +124,7 @@ class TestNeighbours:
         cold, one = (Neighbours(ks=(k,), temperature=1e-5).fit(TRAINING, TEST).scores.clamp(min=0) for k in (20, 1))
         torch.testing.assert_close(cold, one)
 
-    @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-    @pytest.mark.parametrize("k", [1, 8, 31])
+    @pytest.mark.parametrize(("k", "metric"), [(1, "cosine"), (8, "euclidean"), (31, "cosine")])
     def test_majority_is_scikit_learns(self, k, metric):
         result = Neighbours(ks=(k,), votes="majority", metric=metric).fit(TRAINING, TEST)
         peer = KNeighborsClassifier(k, metric=metric, algorithm="brute").fit(TRAINING.x.double(), TRAINING.labels)
@@ -166,15 +151,6 @@ class TestNeighbours:
             assert (rows[i].diff()[is_tie] > 0).all()
             if len(exact[exact.float() == expected[-1].float()]) == 1:
                 assert rows[i].tolist() == order.tolist()
-
-    @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-    def test_equal_vectors_are_equally_near_and_the_lower_rows_are_taken(self, metric):
-        """Else rounding, and the machine, would decide which of the copies of an image votes."""
-        known = torch.randn(30, 64, generator=torch.Generator().manual_seed(0)).repeat(3, 1)
-        similarity, rows = nearest(known, known, 3, metric, 7, 11)
-        assert torch.equal(rows, torch.arange(30).repeat(3)[:, None] + torch.tensor([0, 30, 60]))
-        assert (similarity == 0).all() if metric == "euclidean" else similarity.sub(1).abs().max() < 1e-6
-        assert torch.equal(nearest(known, known, 2, metric)[1], rows[:, :2])
 
     def test_a_far_centre_does_not_blur_distances(self):
         torch.manual_seed(0)
@@ -206,7 +182,6 @@ class TestNeighbours:
     [
         ("knn", {"temperature": (0.1, 0.1)}, "temperature is .* once"),
         ("knn", {"temperature": ()}, "temperature is empty"),
-        ("knn", {"temperature": (0.1, -1.0)}, "temperature holds -1.0"),
         ("knn", {"temperature": 0.0}, "temperature is 0.0, expected a positive"),
         ("knn", {"temperature": (0.1, 0.2), "votes": "majority"}, "votes 'majority' have none"),
         ("knn", {"votes": "weigthed"}, "did you mean 'weighted'"),
@@ -238,8 +213,7 @@ def test_held_out_images_without_a_label_select_nothing(name, grid):
 
 
 class TestRidge:
-    @pytest.mark.parametrize(("n", "dim"), [(120, 6), (20, 40), (30, 30)])
-    @pytest.mark.parametrize("alpha", [1e-3, 1.0, 1e4])
+    @pytest.mark.parametrize(("n", "dim", "alpha"), [(120, 6, 1e-3), (20, 40, 1.0), (30, 30, 1e4)])
     def test_is_scikit_learns(self, n, dim, alpha):
         training, test = blobs(n, dim=dim, offset=1.0), blobs(30, dim=dim, offset=1.0, seed=1)
         scores = Ridge(alphas=(alpha,), standardise=False).fit(training, test).scores
@@ -290,12 +264,10 @@ class TestRidge:
     ("x", "labels", "message"),
     [
         (torch.zeros(3, 2, 2), torch.zeros(3), r"vectors \(3, 2, 2\) and labels \(3,\) .*pool"),
-        (torch.zeros(3, 2), torch.zeros(4), r"vectors \(3, 2\) and labels \(4,\)"),
         (torch.zeros(0, 2), torch.zeros(0), r"vectors \(0, 2\) and labels \(0,\)"),
         (torch.zeros(3, 2).half(), torch.zeros(3), r"torch\.float16, expected float32 or float64"),
         (torch.tensor([[1.0], [NAN], [INF]]), torch.zeros(3), "2 of 3 vectors hold NaN or infinity, first row 1"),
         (torch.zeros(3, 2), torch.tensor([0, -1, 1]), r"labels are -1 to 1, expected 0 to 2; .*store\.labelled"),
-        (torch.zeros(3, 2), torch.tensor([0, 3, 1]), "labels are 0 to 3, expected 0 to 2"),
         (torch.zeros(3, 2), torch.zeros(3, 2), "2 columns, expected 3"),
         (torch.zeros(3, 2), torch.full((3, 3), 2), "labels are 2 to 2, expected 0 to 1"),
     ],

@@ -153,13 +153,13 @@ def test_losses_and_gradients_are_those_of_plain_layers(task: str) -> None:
 
 @pytest.mark.parametrize(("task", "measure", "share"), [("depth", "rmse", 0.35), ("normals", "mean_angle", 0.25)])
 def test_what_tokens_hold_is_found(task: str, measure: str, share: float, tmp_path: Path) -> None:
-    for name, n, seed in (("a", 48, 0), ("b", 10, 1)):
+    for name, n, seed in (("a", 32, 0), ("b", 10, 1)):
         write_maps(tmp_path / name, n, seed=seed, task=task)
     stores = [FeatureStore.open(tmp_path / name / "features") for name in "ab"]
     one = Regression(*stores, SETS[task], tmp_path / "a/maps", tmp_path / "b/maps", plan(20, base_lr=0.5))
     content, trained = regress(one)
     assert means(content)[measure] < share * means(content, "mean")[measure]
-    assert (content["n_training"], content["n_test"], len(trained[0].curve)) == (48, 10, 20)
+    assert (content["n_training"], content["n_test"], len(trained[0].curve)) == (32, 10, 20)
     measured = content["protocols"]["mean"][measure]  # each group of images left out is as if it had never been there
     kept = np.flatnonzero(groups_of(10) != 3)
     (tmp_path / "c").mkdir()
@@ -172,23 +172,20 @@ def test_what_tokens_hold_is_found(task: str, measure: str, share: float, tmp_pa
 
 def test_cls_behind_each_patch_is_learnt_from(tmp_path: Path) -> None:
     """A depth that [cls] alone holds."""
-    stores = []
-    for name, n, seed in (("a", 24, 0), ("b", 4, 1)):
-        stores.append(write_maps(tmp_path / name, n, seed=seed))
-        cls = stores[-1].tokens("cls").rows(np.arange(n)).astype(np.float32)
-        for row, image in enumerate(stores[-1].ids):
-            np.save(tmp_path / name / f"maps/{image}.npy", np.full(SIZE, 3 + cls[row, 0].clip(-2, 2) / 2))
-    one = Regression(*stores, Depth(), tmp_path / "a/maps", tmp_path / "b/maps", plan(20, base_lr=0.5))
+    store = write_maps(tmp_path, 16)
+    cls = store.tokens("cls").rows(np.arange(16)).astype(np.float32)
+    for row, image in enumerate(store.ids):
+        np.save(tmp_path / f"maps/{image}.npy", np.full(SIZE, 3 + cls[row, 0].clip(-2, 2) / 2))
+    one = Regression(store, store, Depth(), tmp_path / "maps", tmp_path / "maps", plan(20, base_lr=0.5))
     with_cls, without = (means(regress(replace(one, with_cls=some))[0])["rmse"] for some in (True, False))
     assert with_cls < 0.5 * without
 
 
-def test_views_show_maps_as_label_maps(tmp_path: Path) -> None:
+def test_views_show_maps_as_label_maps() -> None:
     values = np.random.default_rng(0).integers(0, 9, (9, 11)).astype(np.int16)
-    for crop, flip in (((0, 0, 11, 9), False), ((-3, 1.5, 8, 12), True)):
-        shown = map_in_view(values, crop, flip, (6, 8))
-        ours = values_in_view(values[None].astype(np.float32), crop, flip, (6, 8))[0]
-        np.testing.assert_array_equal(np.where(shown == -1, np.nan, shown), ours)
+    shown = map_in_view(values, (-3, 1.5, 8, 12), True, (6, 8))
+    ours = values_in_view(values[None].astype(np.float32), (-3, 1.5, 8, 12), True, (6, 8))[0]
+    np.testing.assert_array_equal(np.where(shown == -1, np.nan, shown), ours)
 
 
 def test_a_mirrored_view_turns_normals(tmp_path: Path) -> None:
@@ -196,7 +193,7 @@ def test_a_mirrored_view_turns_normals(tmp_path: Path) -> None:
     found = []
     for mirrored in (False, True):
         folder = tmp_path / str(mirrored)
-        one, other = (write_maps(folder / str(s), 12, task="normals", seed=s, mirrored=mirrored) for s in (0, 1))
+        one, other = (write_maps(folder / str(s), 6, task="normals", seed=s, mirrored=mirrored) for s in (0, 1))
         content, _ = regress(Regression(one, other, Normals(), folder / "0/maps", folder / "1/maps", plan(40, base_lr=0.5)))
         found.append(means(content)["mean_angle"])
     assert found[0] == pytest.approx(found[1], abs=0.5)
@@ -247,10 +244,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "no file": (None, r"1 of 2 images of .* have no file of depth in .*, first '000001'; expected either of .*000001.png"),
     "another size": (np.ones((8, 9), np.float32), r"000001.npy holds \[8, 9\] float32; expected .* of 40 x 32 pixels"),
     "whole numbers": (np.ones(SIZE, np.int32), r"000001.npy holds \[32, 40\] int32; expected a 16-bit PNG .* metres"),
-    "channels": (np.ones((*SIZE, 3), np.float32), r"holds \[32, 40, 3\] float32"),
     "objects": (np.full(SIZE, None, object), r"000001.npy is damaged \(.*object.*\), expected a 16-bit PNG"),
     "8 bits": (Image.new("L", SIZE[::-1]), r"000001.png has 40 x 32 pixels of Pillow's mode L; expected a 16-bit PNG"),
-    "a picture of another size": (Image.new("I;16", (9, 8)), r"000001.png has 9 x 8 pixels"),
     "no picture": (b"PNG", r"000001.png cannot identify image file .*; expected a 16-bit PNG"),
 }
 
@@ -272,7 +267,6 @@ def test_bad_files_are_named(case: str, tmp_path: Path) -> None:
 
 def test_other_bad_input_is_named(tmp_path: Path) -> None:
     store = write_maps(tmp_path, 2)
-
     with pytest.raises(BeyondClsError, match="depths are from 3 to 2 m, expected 0 < --min-depth < --max-depth"):
         Depth(3, 2)
     with pytest.raises(BeyondClsError, match=r"--per-metre is 0, expected a positive number"):

@@ -2,27 +2,24 @@
 
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from beyondcls import ProbeClassifier
+from probe import run
 from probe.grid import HeadPlan, HeadSpec
 from probe.recipe import PRESETS, Recipe
-from probe.run import probe
 from probe.saved import load_probe
 from store import BeyondClsError
 from tests.features import write_features
 
+probe = partial(run.probe, converged=False)  # converged classifiers: test_convergence.py
 SHORT = {"epochs": 3, "warmup_epochs": 1, "batch_size": 32}
-QUICK = {"epochs": 12, "warmup_epochs": 1, "batch_size": 32}
-NAMES = np.array(["bee", "ant", "cat"])
 
 
 @pytest.fixture(scope="module")
@@ -64,25 +61,6 @@ def test_it_trains_the_head_that_probe_trains(kind, aggregator, options, feature
         np.testing.assert_allclose(logits, alone, rtol=1e-12, atol=1e-14)
 
 
-def test_classes_have_names(features):
-    train, test = features
-    model = ProbeClassifier(**QUICK).fit(tokens(train, "patch"), NAMES[train.labels])
-    assert model.classes_.tolist() == ["ant", "bee", "cat"]
-    assert model.score(tokens(test, "patch"), NAMES[test.labels]) > 0.45
-    by_class = model.predict_proba(tokens(test, "patch"))
-    assert (model.classes_[by_class.argmax(1)] == model.predict(tokens(test, "patch"))).all()
-    np.testing.assert_allclose(by_class.sum(1), 1)
-
-
-def test_in_scikit_learns_tools(features):
-    train, _ = features
-    vectors, patches = tokens(train, "cls"), tokens(train, "patch")
-    in_pipeline = make_pipeline(StandardScaler(), ProbeClassifier(**QUICK))
-    assert cross_val_score(in_pipeline, vectors.astype(np.float32), train.labels, cv=3).mean() > 0.45
-    search = GridSearchCV(ProbeClassifier(**QUICK), {"aggregator": ["average", "abmilp"], "base_lr": [1e-6, 0.1]}, cv=2)
-    assert search.fit(patches, train.labels).best_params_["base_lr"] == 0.1
-
-
 def test_a_preset_is_what_settings_change(features):
     train, _ = features
     assert ProbeClassifier(preset="adamw")._recipe() == Recipe(**PRESETS["adamw"])
@@ -92,25 +70,23 @@ def test_a_preset_is_what_settings_change(features):
     assert spread[0] > 10 * spread[1], "the classifier starts as the preset says"
 
 
-@pytest.mark.parametrize(
-    ("states", "same"),
-    [((0, 0), True), ((0, 1), False), (tuple(np.random.RandomState(5) for _ in range(2)), True), ((None, None), False)],
-    ids=("alike", "unlike", "generators", "none"),
-)
-def test_random_states(states, same, features):
-    models = (ProbeClassifier(**SHORT, random_state=s).fit(tokens(features[0], "cls"), features[0].labels) for s in states)
-    assert torch.equal(*(model.head_.classifier.weight for model in models)) == same
+def test_random_states(features):
+    def weights(state):
+        model = ProbeClassifier(epochs=1, warmup_epochs=0, random_state=state)
+        return model.fit(tokens(features[0], "cls"), features[0].labels).head_.classifier.weight
+
+    assert not torch.equal(weights(0), weights(1))
+    assert not torch.equal(weights(None), weights(None))
+    assert torch.equal(weights(np.random.RandomState(5)), weights(np.random.RandomState(5)))
 
 
 X, Y = np.random.default_rng(0).normal(size=(12, 4)), np.arange(12) % 3
 REFUSED = [
     ({}, X, Y * 0, "all 12 images are of class .*0.*, expected 2"),
     ({"aggregator": "abmilp"}, X, Y, r"X is \[12, 4\], but .* 'abmilp' reads patch"),
-    ({"aggregator": "cls-average"}, X[:, None], Y, r"X is \[12, 1, 4\], but .* 'cls-average' reads"),
     ({}, X[:, None, None], Y, r"X is \[12, 1, 1, 4\], expected vectors \[n, D\] or tokens"),
     ({"aggregator": "abmlip"}, X[:, None], Y, "did you mean 'abmilp'"),
     ({"epochs": 0}, X, Y, "epochs is 0, expected 1"),
-    ({"preset": "small"}, X, Y, "preset 'small'"),
     ({"base_lr": 1e30, "epochs": 2, "warmup_epochs": 0, "normalisation": "none"}, 1e18 * X, Y, "diverged in epoch"),
 ]
 

@@ -122,7 +122,7 @@ def test_what_is_known_of_the_encoder_by_now_is_written_down_and_nothing_trains(
 def test_of_a_study_with_one_head_edited_that_one_trains_as_it_would_among_all(sets, tmp_path):
     heads = HEADS | {
         "two": HeadPlan(HeadSpec("abmilp", {"branches": 2}), RECIPE, (0, 3)),
-        "knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=(3,))),
+        "knn": HeadPlan(HeadSpec("cls"), closed=make_closed("knn", ks=(3,))),  # which is fast, and never kept
     }
     edited = heads | {"two": replace(heads["two"], head=HeadSpec("abmilp", {"branches": 3}))}
     probe(*sets, tmp_path / "out", heads)
@@ -152,7 +152,6 @@ REQUESTS = {
     "settings": {"base_lrs": (0.5, 0.6)},
     "seeds": {"seeds": (0, 4)},
     "head.normalisation": {"head": HeadSpec("cls", normalisation="none")},
-    "head.aggregator": {"head": HeadSpec("average")},
     "views": {"options": {"views": 2}},
     "training.rows": {"options": {"subset": np.arange(1, 120)}},
     "notes.subset": {"options": {"notes": {"subset": {"percent": 100}}}},
@@ -171,9 +170,8 @@ def test_what_is_asked_for_otherwise_trains_again(named, rerun, sets, tmp_path):
     assert re.fullmatch(rf"cls: trained again, the request differs \(.*\b{named}\b.*\)", message), message
 
 
-@pytest.mark.parametrize("grid", [{}, {"base_lrs": (0.4, 0.5)}])
-def test_where_seeds_draw_their_own_images_it_is_those_that_count(grid, sets, out, rerun):
-    heads = {n: replace(plan, recipe=replace(RECIPE, order="own"), **grid) for n, plan in HEADS.items()}
+def test_where_seeds_draw_their_own_images_it_is_those_that_count(sets, out, rerun):
+    heads = {n: replace(plan, recipe=replace(RECIPE, order="own")) for n, plan in HEADS.items()}
 
     def draw(seed, rows):
         return rows[seed : seed + 100]
@@ -222,7 +220,6 @@ def test_files_of_another_run_train_again(sets, out, tmp_path, rerun):
         ("trained/weights.npy", None, "is not of the 69 test images"),
         ("trained/correct.npz", None, "is not of the 69 test images"),
         ("trained/record.json", json.dumps(record | {"format_version": 0}).encode(), "is of format version 0"),
-        ("trained/record.json", b"[]", "KeyError|TypeError|ValueError"),
         ("trained/record.json", b"{}", "KeyError"),
     ):
         before = (out / "abmilp" / file).read_bytes()

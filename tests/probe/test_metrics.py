@@ -10,7 +10,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss, precision_score, recall_score
 
 from probe.calibration import bins_of_mass, bins_of_width, brier_scores, calibration_error, fit_temperature, reliability
-from probe.metrics import MULTILABEL, at_threshold, average_precision, n_without_positive, top_k_hits, weight_entropy
+from probe.metrics import MULTILABEL, at_threshold, average_precision, n_without_positive, top_k_hits
 from store import BeyondClsError
 
 NAN, INF = math.nan, math.inf
@@ -19,10 +19,7 @@ NAN, INF = math.nan, math.inf
 @pytest.mark.parametrize(
     ("logits", "labels", "k", "hits"),
     [
-        *(
-            ([[0.1, 0.9, 0], [0.8, 0.1, 0.7], [0.2, 0.3, 0.1]], [1, 2, 2], k, hits)
-            for k, hits in ((1, "100"), (2, "110"), (5, "111"))
-        ),
+        *(([[1, 9, 0], [8, 1, 7], [2, 3, 1]], [1, 2, 2], k, hits) for k, hits in ((1, "100"), (2, "110"), (5, "111"))),
         # An image with a NaN or +inf counts as wrong; -inf rules a class out, even where there are fewer others than k.
         ([[NAN] * 3] * 2, [0, 1], 1, "00"),
         ([[5, NAN, 0], [5, INF, 0], [5, -INF, 0]], [0, 1, 0], 1, "001"),
@@ -37,19 +34,13 @@ NAN, INF = math.nan, math.inf
     ids=str,
 )
 def test_top_k_by_hand(logits, labels, k, hits):
-    assert top_k_hits(torch.tensor(logits, dtype=torch.float32), torch.tensor(labels), k).tolist() == [
-        hit == "1" for hit in hits
-    ]
+    found = top_k_hits(torch.tensor(logits, dtype=torch.float32), torch.tensor(labels), k)
+    assert found.tolist() == [hit == "1" for hit in hits]
 
 
 def test_k_below_1():
     with pytest.raises(BeyondClsError, match="k = 0, expected 1"):
         top_k_hits(torch.zeros(2, 3), torch.tensor([0, 1]), 0)
-
-
-def test_entropy_bounds():
-    uniform, single = torch.full((1, 64), 1 / 64), torch.eye(64)[:1]
-    assert weight_entropy(torch.cat([uniform, single])).tolist() == pytest.approx([math.log(64), 0])
 
 
 def drawn(levels: int, n: int = 60, k: int = 5, share: float = 0.3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,7 +50,7 @@ def drawn(levels: int, n: int = 60, k: int = 5, share: float = 0.3) -> tuple[tor
     return torch.randint(levels, (n, k), generator=generator) / 7 - levels / 14, labels.to(torch.uint8)
 
 
-@pytest.mark.parametrize("levels", [1, 2, 5, 30, 100_000])
+@pytest.mark.parametrize("levels", [1, 5, 100_000])
 def test_average_precision_is_scikit_learns(levels):
     scores, labels = drawn(levels)
     expected = [average_precision_score(y, s) for y, s in zip(labels.T.numpy(), scores.T.numpy(), strict=True)]
@@ -160,7 +151,7 @@ def test_equal_confidences_are_split_whatever_their_order() -> None:
         assert calibration_error(stated, c, bins_of_mass(stated)) == pytest.approx(30, rel=1e-11)
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 50.0])
+@pytest.mark.parametrize("scale", [0.1, 3.0, 50.0])
 def test_the_temperature_is_what_logits_were_multiplied_by(scale: float) -> None:
     logits, labels = logits_and_labels(scale=scale)
     found = fit_temperature(logits, labels)

@@ -168,7 +168,7 @@ def sources(tmp_path_factory):
     return Source(train), Source(write_features(folder / "test", 70, seed=1, norm=True, invalid=(5,)))
 
 
-@pytest.mark.parametrize(("order", "views"), [("shared", range(3)), ("own", range(3)), ("shared", (1, 2))], ids=str)
+@pytest.mark.parametrize(("order", "views"), [("own", range(3)), ("shared", (1, 2))], ids=str)
 def test_the_trajectory_is_that_on_tokens(order, views, sources, monkeypatch):
     """Same order, same views, same measures; several shards, images that are not valid, a subset; crops alone."""
     recipe = Recipe(epochs=4, batch_size=64, rows_at_once=32, warmup_epochs=1, order=order)

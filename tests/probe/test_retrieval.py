@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 from beyondcls import read_rows
 from pipelines.retrieve import main, read_search
 from probe.geometry import vectors, vectors_in
-from probe.retrieval import KS, PROTOCOLS, Search, _measure_ranks, _measures_of_ranks, ranked, retrieval, vectors_of_both
+from probe.retrieval import KS, PROTOCOLS, Search, _measure_ranks, ranked, retrieval, vectors_of_both
 from probe.subsets import groups_of
 from store import BeyondClsError, FeatureStore
 from tests.extract.datasets.test_matlab import DEPTH, file, nested
@@ -75,11 +75,6 @@ def test_along_each_ranking(store: FeatureStore, asked: FeatureStore, search: Se
         assert [one[key]["mean"] for key in ("map", *(f"precision_{k}" for k in KS))] == pytest.approx(means.tolist())
         assert one["micro_ap"]["mean"] == pytest.approx(100 * average_precision_score(found, scores))
         assert one["n_queries"] == len(expected)
-
-
-def test_the_first_is_right() -> None:
-    """Before it, precision is 1, as in the authors' code."""
-    assert _measures_of_ranks(np.array([0, 2])) == pytest.approx([(1 + (1 / 2 + 2 / 3) / 2) / 2, 1, 2 / 3, 2 / 3])
 
 
 def test_queries_are_left_out_in_turn(store: FeatureStore, asked: FeatureStore, search: Search) -> None:

@@ -2,7 +2,7 @@
 
 import csv
 import json
-import re
+import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from probe.detection.detector import load_detector, load_detector_with
 from probe.detection.recipe import DetectionRecipe, DetectorOptions
 from probe.detection.run import Detection, detect
 from probe.detection.sets import ImagesWithObjects, images_with_objects
-from probe.detection.targets import detection_batches
+from probe.detection.targets import Targets, detection_batches
 from probe.result_files import read_result
 from store import BeyondClsError, FeatureStore, StoreError
 from store.truths import Instance
@@ -85,13 +85,12 @@ def test_what_is_written_is_what_is_measured(written, sets):
     assert (shown["data"], shown["classes"]) == (measures["data"], ["round", "square"])
     assert [image["id"] for image in shown["images"]] == list(sets[1].ids), "all three have objects"
     assert [image["id"] for image in examples(measured_on, results, 2)["images"]] == [sets[1].ids[0], sets[1].ids[2]]
-    for row, image in enumerate(shown["images"]):
-        objects = sets[1].instances.of(row)
-        assert (image["size"], [o["box"] for o in image["objects"]]) == (list(objects.size), objects.boxes.tolist())
-        assert [o["counts"].encode() for o in image["objects"]] == list(objects.counts or ())
-        assert [o["label"] for o in image["objects"]] == objects.labels.tolist()
-        np.testing.assert_allclose([one["box"] for one in image["detections"]], detected[row].boxes, atol=1e-3)
-        assert [one["label"] for one in image["detections"]] == detected[row].labels.tolist()
+    image, objects = shown["images"][0], sets[1].instances.of(0)
+    assert (image["size"], [o["box"] for o in image["objects"]]) == (list(objects.size), objects.boxes.tolist())
+    assert [o["counts"].encode() for o in image["objects"]] == list(objects.counts)
+    assert [o["label"] for o in image["objects"]] == objects.labels.tolist()
+    np.testing.assert_allclose([one["box"] for one in image["detections"]], detected[0].boxes, atol=1e-3)
+    assert [one["label"] for one in image["detections"]] == detected[0].labels.tolist()
     assert (about["encoder"], about["encoder_weights"], about["block"]) == ("encoder-w", "w", 1)
     assert about["result"]["box"]["ap"] == measures["box"]["ap"]["values"][0]
 
@@ -106,9 +105,10 @@ def test_seeds_and_requests_differ(written, sets):
     assert [request[name]["truths"] for name in ("training", "test")] == [one.spec.truths for one in sets]
     assert (request["encoder"]["block"], request["encoder"]["encoder_weights"]) == (1, "w")
     fewer = ImagesWithObjects(detection.training.store, detection.training.rows[1:])
-    longer, without = replace(RECIPE, epochs=3), replace(OF_DETECTOR, final_norm=False)
-    for changed in ({"views": (1,)}, {"training": fewer}, {"options": without}, {"recipe": longer}):
-        assert replace(detection, **changed).request() != request, changed
+    assert replace(detection, views=(1,)).request() != request
+    assert replace(detection, training=fewer).request() != request
+    assert replace(detection, options=replace(OF_DETECTOR, final_norm=False)).request() != request
+    assert replace(detection, recipe=replace(RECIPE, epochs=3)).request() != request
 
 
 def test_views_and_block_are_those_that_were_asked_for(sets, tmp_path, monkeypatch):
@@ -136,9 +136,10 @@ def test_views_and_block_are_those_that_were_asked_for(sets, tmp_path, monkeypat
 def test_a_killed_run_writes_the_same(written, sets, tmp_path, monkeypatch):
     monkeypatch.setattr(states, "EVERY_S", 0)
     out, measures, detection = written
-    counted: list[int] = []
+    counted, done, epochs = [], [], []
 
     def kill(n: int) -> None:
+        torch.rand(3)  # others draw meanwhile
         counted.append(n)
         if len(counted) == 3:
             raise KeyboardInterrupt
@@ -146,38 +147,35 @@ def test_a_killed_run_writes_the_same(written, sets, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         detect(replace(detection, progress=kill), tmp_path / "out")
     assert list((tmp_path / ".unfinished/out").iterdir())
-    again = detect(replace(detection, progress=lambda _: None), tmp_path / "out", {"command": "beyondcls detect"})
-    assert again == measures
+    resumed = replace(detection, progress=done.append, on_epoch=epochs.append)
+    assert detect(resumed, tmp_path / "out", {"command": "beyondcls detect"}) == measures
+    assert (done[:2], sum(done)) == ([3, 1], detection.n_units), "steps that were done are not done again, and count"
+    assert [one.is_replayed for one in epochs] == [True, False, False, False]
     assert not (tmp_path / ".unfinished").exists()
     for name in ("detections.json", "curves.csv", "trained/seed0.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (out / name).read_bytes()
 
 
-def test_detections_of_mirrored_views(tmp_path):
-    """In pixels of the original, where the same tokens are on the other side; of the view that is asked for."""
-    plain, mirrored = (write_objects(tmp_path / str(flip), n=2, flip=flip, views=2) for flip in (False, True))
-    detector, rows = tiny_detector().eval(), np.arange(2)
+def test_detections_of_a_mirrored_view(sets):
+    """In pixels of the original."""
+    detector = tiny_detector().eval()
     detector.roi_heads.score_thresh = 0.2  # an untrained one is sure of nothing
-    for ours, theirs in zip(detections(detector, plain, rows), detections(detector, mirrored, rows), strict=True):
-        assert len(ours.boxes)
-        width = ours.size[1]
-        expected = np.stack([width - ours.boxes[:, 2], ours.boxes[:, 1], width - ours.boxes[:, 0], ours.boxes[:, 3]], 1)
-        np.testing.assert_allclose(theirs.boxes, expected, atol=1e-4)
-    (second,) = detections(detector, plain, np.array([1]), view=1)
+    (found,) = detections(detector, sets[1], np.array([1]), view=1)
     with torch.no_grad():
-        (in_frame,) = detector(torch.from_numpy(plain.tokens("patch", view=1).rows([1])).float())
-    expected = in_original(in_frame, plain.array("images/crop/view1").all()[1], True, detector.frame, second.size)
-    np.testing.assert_allclose(second.boxes, expected.boxes, atol=1e-4)
+        (in_frame,) = detector(torch.from_numpy(sets[1].tokens("patch", view=1).rows([1])).float())
+    expected = in_original(in_frame, sets[1].array("images/crop/view1").all()[1], True, detector.frame, found.size)
+    assert len(found.boxes)
+    np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-4)
 
 
 class TestBatches:
-    def test_other_processes_make_the_same(self, sets):
-        ours, theirs = (detection_batches(sets[0], np.array([0, 1, 3]), 2, views=(0, 2), workers=n) for n in (0, 1))
-        for seed in (0, 1):
-            for batch, same in zip(ours.epoch(seed), theirs.epoch(seed), strict=True):
-                assert torch.equal(batch["patch"], same["patch"])
-                for target, other in zip(batch["truths"], same["truths"], strict=True):
-                    assert all(torch.equal(values, other[name]) for name, values in target.items())
+    def test_other_processes_would_make_the_same(self, sets):
+        """They get copies of what makes targets; which processes these are: segmentation/test_linear.py."""
+        targets = Targets(sets[0], (0, 2), masks=True)
+        copied = pickle.loads(pickle.dumps(targets))
+        for row_and_view in ((0, 0), (3, 2)):
+            ours, theirs = targets[row_and_view], copied[row_and_view]
+            assert all(torch.equal(values, theirs[name]) for name, values in ours.items())
 
     def test_targets_belong_to_their_tokens(self, sets):
         """To those of the same image and view; other views than the first are mirrored."""
@@ -201,7 +199,6 @@ class TestBatches:
     ("changed", "message"),
     [
         ({"weights": "v"}, r"encoder-w.* are of two encoders or extractions: weights differ"),
-        ({"classes": ("round", "cube")}, r"have 2 classes, .* 2: only one of them has 'square', 'cube'"),
         ({"classes": ("square", "round")}, r"have 2 classes, .* 2: their order differs; extract both"),
         ({"objects": [[], []]}, r"none of 2 images of .* could be read and has an object"),
     ],
@@ -210,6 +207,9 @@ def test_sets_that_do_not_fit(changed, message, sets, tmp_path):
     other = write_objects(tmp_path / "other", n=2, norm=True, views=3, **changed)
     with pytest.raises(BeyondClsError, match=message):
         Detection(*map(images_with_objects, (sets[0], other)))
+
+
+def test_a_set_without_instances(tmp_path):
     with pytest.raises(BeyondClsError, match=r"has no instances .*extract --extend --truths instances"):
         images_with_objects(write_features(tmp_path / "plain", n=4, n_tokens=64))
 
@@ -217,8 +217,8 @@ def test_sets_that_do_not_fit(changed, message, sets, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        *(({"views": views}, f"views is {re.escape(str(views))}, expected numbers from 0 to 2") for views in ((3,), (-1,), ())),
-        *(({"seeds": seeds}, f"seeds is {re.escape(str(seeds))}, expected whole numbers") for seeds in ((1, 1), ())),
+        *(({"views": views}, "expected numbers from 0 to 2") for views in ((3,), (-1,), ())),
+        *(({"seeds": seeds}, "expected whole numbers") for seeds in ((1, 1), ())),
         ({"block": 7}, "has no array 'patch/block7/view0'; it has: "),
     ],
 )
@@ -242,11 +242,10 @@ def test_boxes_alone(sets, tmp_path):
     [
         (["val2017/000000000042", "000000000007.jpg"], [0, 1], [42, 7]),
         (["a/07", "b/7", "c/8"], [0, 1, 2], [1, 2, 3]),
-        (["a/07", "b/7", "c/8"], [1, 2], [7, 8]),
         (["x", "12", "13"], [0, 2], [1, 3]),
         (["²", "5"], [0, 1], [1, 2]),
     ],
-    ids=["named", "twice", "once", "names", "no-digit"],
+    ids=["named", "twice", "names", "no-digit"],
 )
 def test_numbers_of_images(ids, rows, expected):
     """What they are named after, where each is; else rows, from 1."""

@@ -76,29 +76,11 @@ def test_the_box_that_is_predicted_is_that_of_the_first_version(scored):
     assert 0 < localised.max_box_acc < 100
 
 
-def square(x0, y0, x1, y1, size=SIZE):
-    """Scores of single pixels, bright in a rectangle whose corners belong to it."""
-    scores = np.zeros((size, size))
-    scores[y0 : y1 + 1, x0 : x1 + 1] = 1
-    return scores
-
-
-def test_corners_that_belong_to_a_box_can_make_it_a_hit():
-    scores = square(0, 0, 9, 9)  # offers 0, 0, 10, 10: 11 x 11 pixels
-    # 8, 7, 6 and 5 of 11 rows; without corners 7, 6, 5 and 4 of 10.
-    by_last_row = [measure_one(scores, [np.array([[0, 0, 10, y]])], SIZE) for y in (7, 6, 5, 4)]
-    assert [by_last_row[i].by_iou for i in (0, 1)] == [(100, 100, 100), (100, 100, 0)]
-    assert [by_last_row[i].max_box_acc for i in (2, 3)] == [100, 0]
-
-
-def test_one_threshold_for_all_images():
-    """Each image has a threshold at which its box is found, but no threshold is right for both."""
-    scores = square(0, 0, 39, 39) + square(10, 10, 17, 17)  # 40 x 40 of half the height, 8 x 8 of the whole
-    wide, narrow = np.array([[0, 0, 40, 40]]), np.array([[10, 10, 18, 18]])
-    assert measure_one(scores, [wide, narrow], SIZE).by_iou == (50, 50, 50)
-    both = measure(np.stack([scores, scores]), [narrow, narrow], SIZE)
-    assert both.by_iou == (100, 100, 100)
-    assert both.thresholds == (0.499, 0.499, 0.499)  # 0.499 x 255 is cut to 127, the value of the lower part
+def test_the_first_version_takes_the_box_of_the_largest_contour():
+    scores = np.zeros((SIZE, SIZE))
+    scores[:20, :20] = scores[30:34, 30:34] = 1
+    found = measure_one(scores, [np.array([[30, 30, 34, 34]])], SIZE)
+    assert (found.by_iou[1], found.max_box_acc) == (100, 0)
 
 
 def test_the_centre_baseline_finds_what_is_central():
@@ -116,12 +98,10 @@ def test_a_map_without_information_is_black(scores):
 SMALL = 20
 # Rectangles x0, y0, x1, y1 (corners belong to them), each of a value, one over the other.
 PICTURES = {
-    "a rectangle": [(3, 4, 9, 12, 255)],
     "at the last pixel": [(10, 12, 19, 19, 255)],
     "an island in a hole": [(1, 1, 18, 18, 255), (4, 4, 15, 15, 0), (8, 8, 10, 10, 255)],
     "diagonal pixels": [(4, 4, 4, 4, 255), (5, 5, 5, 5, 255)],
     "a bay open to the border": [(0, 0, 19, 19, 255), (0, 8, 5, 11, 0)],
-    "two levels": [(0, 0, 9, 9, 100), (12, 12, 15, 15, 255)],
     "a thin cross with the larger box": [(0, 9, 10, 9, 255), (5, 4, 5, 14, 255), (12, 5, 19, 12, 255)],
 }
 CROPPED = {"crop": (20, 10, 60, 50), "size": 40}

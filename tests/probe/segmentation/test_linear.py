@@ -1,7 +1,6 @@
 """The linear head: trained like torch's layers would be, on the views that are shown."""
 
-from dataclasses import replace
-
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -69,18 +68,16 @@ def test_label_maps_are_kept_while_there_is_room(sets, monkeypatch):
 
 def test_other_processes_decode_the_same_label_maps(tmp_path, monkeypatch):
     """Of the view that an epoch shows of each image, also where some are kept."""
-    store = write_segmented(tmp_path / "train", 12, views=2)
-    recipe, n_kept = replace(RECIPE, rows_at_once=4), 5
-    monkeypatch.setattr(linear, "KEPT_NBYTES", n_kept * 16 * 16 * 2)
-
-    def trained(workers):
-        sets = Sets(store, store, views=(0, 1))
-        sets.training_maps[1].flips[:] = True
-        return weights(train_linear(sets.learnt, sets.training_maps, 16, MEMBERS, recipe, workers=workers)[0])
-
-    expected = trained(0)
-    monkeypatch.setattr(LabelMapsOfView, "in_frame", None)  # of this process; others import it anew
-    assert torch.equal(trained(1), expected)
+    sets = Sets(*[write_segmented(tmp_path / "train", 12, views=2)] * 2, views=(0, 1))
+    sets.training_maps[1].flips[:] = True
+    monkeypatch.setattr(linear, "KEPT_NBYTES", 5 * 16 * 16 * 2)
+    shown = []
+    for workers in (0, 1):
+        batches = patch_batches(sets.learnt, sets.training_maps, (16, 16), 4, workers)
+        shown.append([truth for seed in (0, 1) for batch in batches.epoch(seed) for truth in batch["truths"]])
+        monkeypatch.setattr(LabelMapsOfView, "in_frame", None)  # of this process; others import it anew
+    assert len(shown[0]) == 24
+    np.testing.assert_array_equal(*shown)
 
 
 def test_each_view_has_its_own_labels(tmp_path):
