@@ -78,6 +78,15 @@ class TestLinks:
         with pytest.raises(DataError, match=r"to one folder in more than 100 ways, e\.g\. cat/more/[ab/]+; remove "):
             open_images(str(root))
 
+    def test_a_class_that_is_a_broken_link_does_not_renumber_the_others(self, root: Path) -> None:
+        labels = {sample.id: sample.label for sample in open_images(str(root)).samples}
+        link(root / "bee", Path("/nowhere/bee"))
+        with pytest.raises(DataError, match=r"lead nowhere: 1 .*bee"):
+            open_images(str(root))
+        images = opened(root)
+        assert images.classes == ["bee", "cat", "dog"]
+        assert {sample.id: sample.label for sample in images.samples} == {name: 1 + (n or 0) for name, n in labels.items()}
+
     def test_one_lost_image_in_a_hundred_is_printed_and_no_error(self, root: Path) -> None:
         write_pictures(root, *(f"cat/more-{i}.jpg" for i in range(95)))
         link(root / "cat/gone.jpg", Path("nowhere"))
@@ -156,7 +165,7 @@ class TestByName:
         assert counted(opened(root)) == lost
 
 
-@pytest.mark.parametrize("form", ["png", "webp", "ppm", "tiff", "avif", "jpeg2000"])
+@pytest.mark.parametrize("form", ["png", "jpeg", "webp", "bmp", "ppm", "gif", "tiff", "avif", "jpeg2000"])
 def test_images_without_an_extension_are_known_by_their_content(form: str, root: Path) -> None:
     for name in ("cat/2", "cat/2.jpg_large", "cat/2.001"):
         write_file(root / name, picture(0, form))

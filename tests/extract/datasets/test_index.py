@@ -14,7 +14,8 @@ from beyondcls.testing.datasets import Split, picture, splits
 from extract.datasets import DATASETS, DataError, ImageSet, Sample, open_images, sample
 from extract.datasets.index import FOLDER, index_of
 from store import BeyondClsError
-from tests.extract.pictures import samples, write_example, write_tar
+from tests.extract.datasets.test_imagenet import VAL, annotation, devkit, flat_val, mapping
+from tests.extract.pictures import samples, write_example, write_tar, write_text
 
 INDEXED = [name for name in DATASETS if DATASETS[name].is_made_of_states]
 OLD = 1_700_000_000_000_000_000  # ns
@@ -174,13 +175,25 @@ def changes(folder: Path) -> Iterator[Callable[[], object]]:
             yield lambda path=path: path.write_bytes(path.read_bytes() + b"n99999999 one more\n")
 
 
-@pytest.mark.parametrize("case", [case for form in INDEXED for case in splits(form)], ids=str)
-def test_a_list_is_used_again_until_something_changes(
-    case: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: list[str]
-) -> None:
+def kaggle(root: Path) -> None:
+    mapping(flat_val(root))
+    for name, wnid in VAL.items():
+        write_text(root / "Annotations/CLS-LOC/val" / f"{name}.xml", annotation((wnid, 1, 2, 3, 4)))
+
+
+LAYOUTS: dict[str, Callable[[Path], object]] = {"devkit": lambda root: devkit(flat_val(root)), "annotations": kaggle}
+CASES = [(case, None) for form in INDEXED for case in splits(form)] + [(Split("imagenet", "val"), name) for name in LAYOUTS]
+
+
+@pytest.mark.parametrize(("case", "layout"), CASES, ids=str)
+def test_a_list_is_used_again_until_something_changes(case, layout, tmp_path, monkeypatch, listed):
     monkeypatch.setenv(FOLDER, str(tmp_path / "index"))
     folder = tmp_path / "data"
-    source = write_example(folder, case.form)
+    source = str(folder)
+    if layout is None:
+        source = write_example(folder, case.form)
+    else:
+        LAYOUTS[layout](folder)
     (folder / "notes.unknown").write_bytes(b"no image yet")
     (folder / "link.jpeg").symlink_to(tmp_path / "target.jpeg")
     aged(folder)

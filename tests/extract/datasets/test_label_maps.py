@@ -37,7 +37,7 @@ MAP = np.zeros((40, 36), np.uint8)
         (encoded(MAP[:30]), r"has 36 x 30 pixels \(width x height\), its image 36 x 40"),
         (encoded(MAP + 2), "has the value 2 in 1440 pixels, expected 0 to 1, 255"),
         (encoded(MAP.astype(np.int32) - 1, "tiff"), "has values -1 to -1, expected 0 to 1, 255"),
-        (encoded(MAP, "webp"), "is a WEBP, whose values are not those that were"),
+        *((encoded(MAP, form), f"is a {form.upper()}, whose values are not those") for form in ("jpeg", "webp")),
         (encoded(np.zeros((40, 36, 3), np.uint8)), r"is no index image \(PIL's mode RGB\)"),
         (stripes(0, 1)()[:60], "cannot be decoded: "),
         (encoded(np.zeros((2001, 1000), np.uint8)), r"cannot be decoded: Image size \(2001000 pixels\) exceeds limit"),

@@ -30,6 +30,7 @@ def test_names_give_the_labels_of_a_split_that_lacks_some_classes(tmp_path: Path
     ("files", "names", "message"),
     [
         (["cat/0.png"], ["dog"], r"has class folders that .*names\.txt does not name: cat"),
+        (["cat/0.png"], ["cat", "owl", "cat"], r"names\.txt names 'cat' twice"),
         (["ape/notes.txt"], [], "has no images; expected"),
         (["ape/0.png", "ape/0.jpg"], [], r"id 'ape/0' appears twice, in .*0\.jpg and .*0\.png"),
     ],

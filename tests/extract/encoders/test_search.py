@@ -119,6 +119,7 @@ FILES: dict[str, tuple[dict[str, Any], int]] = {
     "MoCo": ({"state_dict": behind("module.encoder_q.", A) | behind("module.encoder_k.", B) | one("module.queue")}, 1),
     "solo-learn": ({"state_dict": behind("momentum_backbone.", B) | behind("backbone.", A) | one("projector.0.weight")}, 1),
     "average of weights, with heads": ({"model": A | HEAD, "model_ema": B | HEAD}, 1),
+    "BYOL": ({"state_dict": behind("target_network.", B) | behind("online_network.", A)}, 1),
     "averages of two": ({"ema": behind("teacher.", B), "net": behind("teacher.", A) | behind("student.", C)}, 2),
     "average alone": ({"model_ema": {"module": A}, "n": one("x")}, 0),
     "CLIP": ({"state_dict": behind("module.visual.trunk.", A) | one("module.text.w.weight", "module.logit_scale")}, 0),
