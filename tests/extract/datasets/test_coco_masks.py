@@ -86,6 +86,7 @@ def test_areas(objects: list[dict[str, Any]], area: list[int], tmp_path: Path) -
         ([[40, 1, 50, 1, 50, 9]], "its polygons are outside of the image of 36 x 40 pixels"),
         ([[1, 1, 30, 1] * 80_000], r"a polygon whose outline has 4\.63997e\+06 pixels, expected 4,000,000 at most"),
         ([["a", 1, 9, 1, 9, 1]], "could not convert string to float"),
+        ([[1, 1, 9, 1, 9, float("nan")]], "a polygon far outside of its image"),
         ({"counts": [-5, 1445], "size": [40, 36]}, r"run lengths \[-5, 1445\], expected counts"),
         ({"counts": [1440], "size": [36, 40]}, r"run lengths of a mask of \[36, 40\] pixels .*, its image has \[40, 36\]"),
         ({"counts": "é" * 500, "size": [40, 36]}, "are not run lengths of a mask"),

@@ -101,6 +101,13 @@ def test_palettes_and_wide_indices(tmp_path: Path) -> None:
         assert opened(tmp_path, content).samples[0].labels == (1,)
 
 
+def test_panoptic_segments_that_are_in_no_list(tmp_path: Path) -> None:
+    source = write_example(tmp_path, "coco-panoptic")
+    change(tmp_path / "annotations/panoptic_val2017.json", '"id": 258', '"id": 259')
+    (line,) = open_images(source, split="val2017").all_problems()
+    assert "000000000009.png has the colour [2, 1, 0] (number 258) in " in line
+
+
 def test_objects_beside_panoptic_maps_make_it_coco_unless_it_is_named(tmp_path: Path) -> None:
     write_example(tmp_path, "coco")
     source = write_example(tmp_path, "coco-panoptic")

@@ -257,9 +257,10 @@ class TestPixels:
             # Colours could be first or last.
             (torch.from_numpy(PIXELS[0][:3, :, :]), PIXELS[0][:3].transpose(1, 2, 0)),
             (PIXELS[0][:3], PIXELS[0][:3]),
+            (np.dstack([PIXELS[0], PIXELS[0][..., 0]]), PIXELS[0]),
             (Image.fromarray(np.dstack([PIXELS[0], PIXELS[0][..., 0]])), PIXELS[0]),
         ],
-        ids=["HW", "tensor", "colours first", "colours last", "picture with alpha"],
+        ids=["HW", "tensor", "colours first", "colours last", "alpha", "picture with alpha"],
     )
     def test_of_8_bits(self, image: Any, shown: np.ndarray) -> None:
         np.testing.assert_array_equal(np.asarray(open_images([{"image": image}]).image(0)), shown)

@@ -44,6 +44,7 @@ DEEP = {
     "png": (png16(GREY * 5000), GREY * 5000),
     "png with alpha": (png16(WITH_ALPHA, RGB_ALPHA), COLOURS),
     "tiff": (tiff((GREY * 5000).astype("<u2")), GREY * 5000),
+    "tiff of 32 bits": (tiff((GREY * 300_000_000).astype("<u4")), GREY * 300_000_000),
     "tiff of signed bytes": (tiff((GREY - 5).astype("i1")), GREY - 5),
     "tiff of signed integers, all negative": (tiff((-GREY * 1000 - 1).astype(">i4")), -GREY * 1000 - 1),
     "tiff of floats, big-endian": (tiff((GREY - 0.5).astype(">f4")), GREY - 0.5),
@@ -58,6 +59,7 @@ DEEP = {
 LOST = {
     "png of grey with alpha": png16(np.stack([GREY * 5000, GREY], -1), GREY_ALPHA),
     "sgi": saved(Image.fromarray(GREY.astype(np.uint8)), "sgi", bpc=2),
+    "plain pgm": b"P2 4 3 1000\n" + b" ".join(b"%d" % (value * 50) for value in GREY.ravel()),
     "plain ppm": b"P3 4 3 1000\n" + b" ".join(b"%d" % (value % 1000) for value in COLOURS.ravel()),
 }
 
