@@ -26,6 +26,7 @@ SMALL |= {"image_size": 32, "patch_size": 8, "attn_implementation": "eager"}
 TRANSFORMERS = {
     "ViTModel": ({}, True, 0, True),
     "DeiTModel": ({}, True, 1, True),  # the distillation token counts as a register
+    "ViTMAEModel": ({}, True, 0, True),
     "BeitModel": ({"use_relative_position_bias": True, "use_mask_token": True}, True, 0, False),
     "Dinov2Model": ({}, True, 0, True),
     "Dinov2WithRegistersModel": ({"num_register_tokens": 4}, True, 4, True),
