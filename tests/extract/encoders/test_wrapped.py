@@ -56,9 +56,6 @@ class Attends(nn.Module):
         """Heads are mixed behind the softmax: what it gives is not the attention that acts."""
         return self.mix(logits.softmax(-1).movedim(1, -1)).movedim(-1, 1) @ v
 
-    def mixed_by_a_matrix(self, q, k, v, logits):
-        return torch.einsum("bhij,hg->bgij", logits.softmax(-1), self.mix.weight) @ v
-
     def masked(self, q, k, v, logits):
         a = logits.softmax(-1)
         a[..., 0] = 0
@@ -192,7 +189,7 @@ def test_layers_of_torch():
     ("way", "why"),
     [
         ("hidden", "0 times"),
-        *((way, "2 times") for way in ("mixed", "mixed_by_a_matrix", "masked", "twice")),
+        *((way, "2 times") for way in ("mixed", "masked", "twice")),
     ],
 )
 def test_attention_that_is_not_seen_is_named_and_tokens_remain(way, why):
