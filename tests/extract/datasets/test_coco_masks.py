@@ -1,6 +1,8 @@
 """Masks of COCO's annotations: as pycocotools draws them; what is wrong is named before any C code sees it."""
 
 import json
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ import pytest
 from pycocotools import mask as published
 
 from extract.datasets import DataError, ImageSet, open_images
+from extract.datasets.coco import reader
+from extract.datasets.truths import Truths
 from extract.requests import Request
 from store.truths import rle
 from tests.extract.pictures import picture, write_file
@@ -141,3 +145,13 @@ def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, 
     write(tmp_path, annotation)
     with pytest.raises(DataError, match=f"'1' in .*: annotation 0 is not as expected: {problem}"):
         images.truth_columns("instances")
+
+
+def test_of_many_problems_the_first_are_named(tmp_path: Path) -> None:
+    images = opened(tmp_path, {"segmentation": []})
+    many = ImageSet("many", [replace(images.samples[0], id=f"{i}", labels=(0,)) for i in range(12)], ["cat"], multilabel=True)
+    file = tmp_path / "annotations/instances_val2017.json"
+    many.truths["instances"] = Truths(["cat"], partial(reader, file, dict.fromkeys(many.samples.ids, 1), {}))
+    with pytest.raises(DataError, match=r"\(12 problems in all\)\nmend the annotations") as raised:
+        many.truth_columns("instances")
+    assert str(raised.value).count("expected polygons or run lengths") == 10

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +188,18 @@ class TestTable:
             write_file(folder / f"{name}-map.png", stripes(*values)())
         rows = zip("ab", ends or ("", ""), strict=True)
         write_text(folder / "t.csv", header, *(f"{name},{name}.png,{name}-map.png{end}" for name, end in rows))
+
+
+def test_progress_of_opening_counts_label_maps(tmp_path: Path) -> None:
+    shown: list[object] = []
+
+    @contextmanager
+    def bars(*described: object) -> Iterator[Callable[[int], None]]:
+        shown.append(described)
+        yield shown.append
+
+    open_images(write_example(tmp_path, "label-maps"), split="train", bars=bars)
+    assert shown == [("label maps", 2, "maps"), 1, 1]
 
 
 def test_objects_beside_label_maps(tmp_path: Path) -> None:
