@@ -186,7 +186,9 @@ CASES = [(case, None) for form in INDEXED for case in splits(form)] + [(Split("i
 
 
 @pytest.mark.parametrize(("case", "layout"), CASES, ids=str)
-def test_a_list_is_used_again_until_something_changes(case, layout, tmp_path, monkeypatch, listed):
+def test_a_list_is_used_again_until_something_changes(
+    case: Split, layout: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: list[str]
+) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path / "index"))
     folder = tmp_path / "data"
     source = str(folder)
