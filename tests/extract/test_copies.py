@@ -1,6 +1,4 @@
-"""Pixels reach the device one batch ahead of the encoder, and features leave it one behind; the order in which CUDA's streams
-are used, as far as shows without a GPU.
-"""
+"""Pixels reach the device one batch ahead of the encoder, features leave it one behind; the order of CUDA's streams."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -109,7 +107,7 @@ def test_buffers_are_used_again_once_their_copy_has_ended():
     assert len(buffers.take(5, (3,), torch.uint8)) == 5, "the other has fewer rows"
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3", "int8", "int4", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_the_same_bytes(dtype, forty, tmp_path, monkeypatch):
     options = {"batch_size": 7, "shard_rows": 32, "views": 2, "statistics": ("cls_self",), "dtype": dtype}
     extract(tiny_encoder(), forty, tmp_path / "once", **options)

@@ -30,13 +30,10 @@ def in_processes(monkeypatch):
     monkeypatch.setattr(Task, "_n_processes", lambda *_: 2)
 
 
-@pytest.mark.parametrize("device", ["cpu", "late"])
-def test_the_same_bytes(device, images, tmp_path, monkeypatch, in_processes):
-    """Of two views, with two unreadable images of 70."""
+def test_the_same_bytes(images, tmp_path, monkeypatch, in_processes):
     options = {"batch_size": 12, "shard_rows": 32, "views": 2, "on_error": "record"}
     streams = LateStreams()
-    if device == "late":
-        monkeypatch.setattr("extract.loop.streams_of", lambda _: streams)
+    monkeypatch.setattr("extract.loop.streams_of", lambda _: streams)
     warned, decode, here = [], Passes.decode, []
 
     def watched(self, *given):
@@ -55,7 +52,6 @@ def test_the_same_bytes(device, images, tmp_path, monkeypatch, in_processes):
 
 
 def numbered(row, views, targets):
-    """Stands in for decoding."""
     for target in targets.values():
         target.fill_(row)
     return Decoded({}, (row, row))

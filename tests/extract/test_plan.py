@@ -50,7 +50,6 @@ def test_the_sample_is_what_the_seconds_allow(forty, tmp_path, seconds, n_sample
 
 
 def test_samples_of_the_killed_are_removed(forty, tmp_path):
-    """Those of processes that are gone, on this machine."""
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
     names = {host: tmp_path / f".plan-{host}-{pid}-x" for host, pid in ((socket.gethostname(), gone.pid), ("other", gone.pid))}

@@ -64,7 +64,6 @@ NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 @pytest.fixture
 def extracted(forty, tmp_path):
-    """What an extraction on a GPU gives, and its warnings."""
 
     def extracted(device="cuda", amp="bf16", norm=None, **options):
         encoder, warned = tiny_encoder(), []

@@ -38,7 +38,6 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def run(encoder, images):
-    """extract() with small shards; every argument can be given otherwise."""
     return lambda out, encoder=encoder, images=images, **arguments: extract(
         encoder, images, out, **{"shard_rows": 32, "batch_size": 8, "workers": 2, **arguments}
     )
@@ -78,7 +77,6 @@ def test_what_a_set_holds_and_says_of_itself(store, encoder, images):
     assert spec.maps == ("centre/block0", "centre/block1", "cls/block0", "cls/block1")
     assert (spec.dtype, spec.point) == ("float16", "pre-norm")
     assert (store.attributes["encoder"], store.attributes["classes"]) == ("tiny", ["ape", "bee", "cat"])
-    assert store.attributes["invalid"] == store.attributes["problems"] == []
 
 
 def test_each_row_is_what_the_encoder_says_of_that_image(store, images, encoder):
@@ -114,17 +112,15 @@ class TestChoices:
             np.testing.assert_allclose(two, one, rtol=0, atol=1e-3, err_msg=name)
 
     def test_blocks_are_counted_from_0_once_each(self, encoder, images, store):
-        for blocks in ((-1, 1, -2, 0), (1, 0)):
-            assert Request.resolve(encoder, images, blocks=blocks).spec.key == store.spec.key
+        assert Request.resolve(encoder, images, blocks=(-1, 1, -2, 0)).spec.key == store.spec.key
 
-    def test_last_block_by_default_no_statistics_and_progress_counts_every_image(self, run, store, tmp_path):
-        counts, again = [], []
-        other = run(tmp_path / "f", progress=counts.append, statistics=(), maps=False)
-        assert {name.split("/")[0] for name in other.arrays} == {"images", "patch", "cls", "norm"}
-        assert (other.spec.blocks, other.spec.statistics, other.spec.maps) == ((1,), (), ())
-        np.testing.assert_allclose(other.tokens("patch").all(), store.tokens("patch", 1).all(), rtol=0, atol=1e-3)
-        run(tmp_path / "f", progress=again.append, statistics=(), maps=False)
-        assert sum(counts) == sum(again) == N
+    def test_last_block_by_default_no_statistics_and_progress_counts_every_image(self, run, tmp_path):
+        counts = []
+        for _ in range(2):
+            other = run(tmp_path / "f", progress=counts.append, statistics=(), maps=False)
+            assert {name.split("/")[0] for name in other.arrays} == {"images", "patch", "cls", "norm"}
+            assert (other.spec.blocks, other.spec.statistics, other.spec.maps) == ((1,), (), ())
+        assert sum(counts) == 2 * N
 
     def test_without_cls(self, run, tmp_path):
         encoder = tiny_encoder(class_token=False, global_pool="avg")
@@ -135,14 +131,12 @@ class TestChoices:
             *(f"statistics/patch_{name}/view0" for name in ("self", "self_raw", "patch_entropy", "norm_ratio")),
         }
         assert store.attributes["norm_eps"] is None
-        message = r"tiny has no \[cls\] token, so no cls_self; it can have: patch_self, patch_patch_entropy"
-        with pytest.raises(BeyondClsError, match=message):
+        with pytest.raises(BeyondClsError, match=r"no cls_self; it can have: patch_self, patch_patch_entropy"):
             run(tmp_path / "g", encoder=encoder, statistics=("cls_self",))
         names = ["patch_self", "cls_self", "cls_norm_ratio"]  # a list for several encoders
         assert possible_statistics(encoder, names) == ["patch_self"]
-        assert possible_statistics(tiny_encoder(), names) == names
-        assert (possible_statistics(encoder, None), possible_statistics(encoder, [])) == (None, [])
-        with pytest.raises(BeyondClsError, match="unknown attention statistic 'cls_slef'; did you mean 'cls_self'"):
+        assert possible_statistics(encoder, None) is None
+        with pytest.raises(BeyondClsError, match="did you mean 'cls_self'"):
             possible_statistics(encoder, ["cls_slef"])
         with pytest.raises(BeyondClsError, match="statistics is 'cls_self', expected a list"):
             possible_statistics(encoder, "cls_self")
@@ -167,15 +161,17 @@ class TestRefused:
         ("arguments", "message"),
         [
             ({"dtype": "float61"}, "unknown dtype 'float61'; did you mean 'float16'"),
-            ({"blocks": (2,)}, r"there is no block 2: the encoder has blocks 0 to 1 \(negative ones count from the end\)"),
             ({"blocks": (-3,)}, "there is no block -3: the encoder has blocks 0 to 1"),
-            ({"blocks": (5,), "vectors": "only"}, "there is no block 5"),
+            ({"blocks": (2,), "vectors": "only"}, "there is no block 2"),
             ({"blocks": ()}, "no block was asked for; give at least one"),
             *(({"shard_rows": n}, f"shard_rows is {n}, expected a multiple of 32") for n in (48, 0)),
             ({"vectors": "al"}, "unknown value of vectors 'al'; did you mean 'all'"),
             ({"drop_path": 0.1}, "views is 1"),
-            *(({"views": 2, "drop_path": rate}, "drop_path is") for rate in (1, 1.0, -0.1, float("nan"), "0.1", True)),
-            ({"views": 0}, r"views is 0, expected 1 \(the evaluation crop\) or more"),
+            *(({"views": 2, "drop_path": rate}, "drop_path is") for rate in (1, -0.1, float("nan"), "0.1", True)),
+            ({"views": 0}, "views is 0"),
+            ({"truths": "segmentatoin"}, "did you mean 'segmentation'"),
+            *(({"task_id": i, "n_tasks": 2}, f"task_id is {i}, expected 0 to 1") for i in (2, -1)),
+            ({"existing": "repair", "n_tasks": 2}, "one process repairs a feature set"),
         ],
         ids=str,
     )
@@ -186,16 +182,11 @@ class TestRefused:
 
     def test_place_of_another_feature_set(self, run, store):
         before = files(store.path)
-        for change, differ in (
-            ({"encoder": tiny_encoder(1)}, "weights, architecture"),
-            ({"dtype": "float32"}, "dtype"),
-            ({"blocks": (0,)}, "blocks, maps"),
-            ({"statistics": (), "maps": False}, "statistics, maps"),
-        ):
-            with pytest.raises(StoreError, match=f"a feature set with key {store.spec.key}, .* give another --out") as caught:
+        for change, differ in (({"encoder": tiny_encoder(1)}, "weights, architecture"), ({"blocks": (0,)}, "blocks, maps")):
+            with pytest.raises(StoreError, match=f"a feature set with key {store.spec.key}, ") as caught:
                 run(store.path, **{"blocks": (0, -1), **change})
             assert f"({differ} differ)" in str(caught.value)
-            assert ("or add to it with --extend" in str(caught.value)) == ("maps" in differ)
+            assert ("--extend" in str(caught.value)) == ("maps" in differ)
         assert files(store.path) == before
 
     def test_place_of_other_files(self, run, tmp_path):
@@ -258,7 +249,7 @@ class TestBadImages:
                 assert values[recorded.valid].any(1).all(), name
         good = np.flatnonzero(recorded.valid & (np.arange(40) != 5))  # 5 is another picture there
         one, two = recorded.tokens("patch").rows(good), store.tokens("patch", 1).rows(good)
-        np.testing.assert_allclose(one.astype(np.float32), two.astype(np.float32), rtol=0, atol=2e-3)
+        np.testing.assert_allclose(one, two, rtol=0, atol=2e-3)
 
     def test_a_batch_without_a_single_good_image_and_no_image_at_all(self, run, tmp_path):
         content = samples(9)
@@ -272,7 +263,7 @@ class TestBadImages:
             run(tmp_path / "g", images=images, on_error="record")
 
 
-@pytest.mark.parametrize(("n_images", "n_written"), [(8, 0), (64, 32), (N, 64)])
+@pytest.mark.parametrize(("n_images", "n_written"), [(8, 0), (N, 64)])
 def test_killed_and_run_again_is_byte_identical(n_images, n_written, run, store, tmp_path):
     done, counts = [], []
 

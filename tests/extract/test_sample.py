@@ -1,6 +1,5 @@
 """A feature set is compared with what the program computes now: changes of meaning are found, other ways to compute are not."""
 
-import inspect
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor, nn
 
 from extract.attention import STATISTICS
@@ -21,7 +19,7 @@ from extract.encoders import Encoded, Encoder
 from extract.layouts import as_array, is_annotation, stored_parts
 from extract.requests import Request
 from extract.sample import AT_LEAST, PER_SHARD, TOLERANCE, check_by_sample, disagreement
-from extract.transform import Normalisation, Views
+from extract.transform import Views
 from store import StoreError
 from store.codecs import CODECS, SCALE
 from tests.extract.extracting import extract
@@ -41,7 +39,6 @@ def encoder_of(seed: int = 0) -> Encoder:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """Image 7 cannot be read."""
     content = samples(N)
     content[7]["png"] = picture(7)[:-40]
     return open_images(str(write_tar(tmp_path_factory.mktemp("tars") / "0.tar", content)))
@@ -54,7 +51,6 @@ def request_of(images: ImageSet, encoder: Encoder | None = None, dtype: str = "f
 
 @pytest.fixture(scope="module")
 def stores(images, tmp_path_factory):
-    """Of both blocks and two views, by the codec of tokens."""
     folder = tmp_path_factory.mktemp("stores")
     return {dtype: extract(encoder_of(), images, folder / dtype, dtype=dtype, **GIVEN) for dtype in ("float16", "int8", "int4")}
 
@@ -67,21 +63,11 @@ def store(stores):
 # Deliberate changes of the code. Each is made by `change(patch)`, and must be found in the array that it concerns.
 
 
-def transform(change: Callable[[Image.Image], Image.Image]) -> Callable[[Patch], None]:
-    """Change what the views are cut from."""
-    cuts = Views.cuts
-    return lambda patch: patch.setattr(Views, "cuts", lambda self, image, *which: cuts(self, change(image), *which))
-
-
-def built(kind: type, **given: Any) -> Callable[[Patch], None]:
-    """Cut or normalise with other values than those that the description holds."""
-    init, names = kind.__init__, [*inspect.signature(kind).parameters]
-
-    def other(self: Any, *values: Any) -> None:
-        named = dict(zip(names, values, strict=True))
-        init(self, **({**named, **given} if kind is Normalisation else {**named, "config": {**named["config"], **given}}))
-
-    return lambda patch: patch.setattr(kind, "__init__", other)
+def cut_with(**given: Any) -> Callable[[Patch], None]:
+    """Other values than those that the description holds."""
+    init = Views.__init__
+    other = lambda self, config, *others: init(self, {**config, **given}, *others)  # noqa: E731
+    return lambda patch: patch.setattr(Views, "__init__", other)
 
 
 def encoded(change: Callable[[Encoder, Encoded], Encoded]) -> Callable[[Patch], None]:
@@ -99,34 +85,16 @@ def scaled(patch: Patch) -> None:
     patch.setitem(STATISTICS, "cls_self", lambda attention: before(attention) * 1.001)
 
 
-def normed(encoder: Encoder, out: Encoded) -> Encoded:
-    norm = encoder.model.norm
-    return replace(out, patch={block: norm(values) + 0.01 for block, values in out.patch.items()})
-
-
-def through_bfloat16(patch: Patch) -> None:
-    patch.setattr(
-        "extract.loop.stored_parts",
-        lambda features, *about: stored_parts({name: values.bfloat16().float() for name, values in features.items()}, *about),
-    )
-
-
 def one_shard_is_black(patch: Patch) -> None:
     image = ImageSet.image
     patch.setattr(ImageSet, "image", lambda self, row, held=None: image(self, row).point(lambda v: v * (not 32 <= row < 64)))
 
 
 CHANGES: dict[str, tuple[Callable[[Patch], None], str]] = {
-    "bilinear for bicubic": (built(Views, interpolation="bilinear"), "patch/"),
-    "a wider crop": (built(Views, crop_pct=0.95), "patch/|images/crop"),
-    "another deviation": (built(Normalisation, std=(0.5, 0.5, 0.501)), "patch/|attention/|statistics/"),
-    "blue, green, red": (transform(lambda i: Image.merge("RGB", i.split()[::-1])), "patch/"),
-    "behind the final norm": (encoded(normed), "patch/"),
-    "grid column by column": (tokens(lambda x: x.unflatten(1, (4, 4)).transpose(1, 2).flatten(1, 2)), "patch/"),
+    "bilinear for bicubic": (cut_with(interpolation="bilinear"), "patch/"),
+    "a wider crop": (cut_with(crop_pct=0.95), "patch/|images/crop"),
     "tokens a thousandth larger": (tokens(lambda x: x * 1.001), "patch/"),
-    "average for [cls]": (encoded(lambda _, o: replace(o, cls={b: x.mean(1) for b, x in o.patch.items()})), "cls/"),
     "a statistic a thousandth larger": (scaled, "statistics/cls_self"),
-    "through bfloat16": (through_bfloat16, "patch/|cls/"),
     "random crops of another seed": (lambda patch: patch.setattr("extract.transform.SEED", 1), "images/crop/view1"),
     "another row of the map": (
         encoded(lambda _, o: replace(o, maps={n: x.flip(2) if n.startswith("centre") else x for n, x in o.maps.items()})),
@@ -147,10 +115,9 @@ def test_changes_are_found(name, images, store, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
-@pytest.mark.parametrize("name", ["tokens a thousandth larger", "bilinear for bicubic", "grid column by column"])
-def test_changes_are_found_below_coarse_steps(name, dtype, images, stores, monkeypatch):
+def test_changes_are_found_below_coarse_steps(dtype, images, stores, monkeypatch):
     assert check_by_sample(request_of(images, dtype=dtype), stores[dtype]).agrees
-    CHANGES[name][0](monkeypatch)
+    CHANGES["tokens a thousandth larger"][0](monkeypatch)
     check = check_by_sample(request_of(images, dtype=dtype), stores[dtype])
     assert "patch/" in " ".join(difference.array for difference in check.worst if difference.ratio > 1)
 
@@ -158,13 +125,7 @@ def test_changes_are_found_below_coarse_steps(name, dtype, images, stores, monke
 # The same, computed otherwise.
 
 
-def in_float64(patch: Patch) -> None:
-    patch.setattr(nn.Linear, "forward", lambda self, x: F.linear(x.double(), self.weight.double(), self.bias.double()).float())
-    patch.setattr("extract.encoders.encoder.FastLinear", nullcontext)
-
-
 def by_definition(patch: Patch) -> None:
-    """GELU, norms and linear layers."""
 
     def norm(self: nn.LayerNorm, x: Tensor) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
@@ -180,11 +141,9 @@ def by_definition(patch: Patch) -> None:
     patch.setattr("extract.encoders.encoder.FastLinear", nullcontext)
 
 
-@pytest.mark.parametrize("batch_size", [1, 32])
-@pytest.mark.parametrize("change", [lambda patch: None, in_float64, by_definition])
-def test_other_ways_to_compute_are_not_refused(change, batch_size, images, store, monkeypatch):
-    change(monkeypatch)
-    check = check_by_sample(request_of(images), store, batch_size=batch_size)
+def test_other_ways_to_compute_are_not_refused(images, store, monkeypatch):
+    by_definition(monkeypatch)
+    check = check_by_sample(request_of(images), store, batch_size=1)
     assert check.agrees, check.described
 
 
@@ -201,16 +160,10 @@ def test_few_images_of_every_shard(images, store, monkeypatch):
 
 
 def test_what_is_said(images, store, tmp_path, monkeypatch):
-    """The worst difference, where it is, and what to do."""
     scaled(monkeypatch)
-    message = (
-        rf"{store.path} is not .* of its 100 images differs in 2 of \d+ arrays, most in statistics/cls_self/view\d: image "
-        r"'\d{4}' has 0\.\d+ (at \[\d, \d\]|on average .*), the program now gives 0\.\d+ .* --recompute, .*; else undo"
-    )
-    before = {file: file.stat().st_mtime_ns for file in store.path.rglob("*")}
+    message = r"in 2 of \d+ arrays, most in statistics/cls_self/view\d: image '\d{4}' has 0\.\d+ .* gives 0\.\d+ .*--recompute"
     with pytest.raises(StoreError, match=message):
         extract(encoder_of(), images, store.path, **GIVEN)
-    assert {file: file.stat().st_mtime_ns for file in store.path.rglob("*")} == before
 
 
 @pytest.mark.parametrize(

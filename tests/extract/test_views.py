@@ -1,13 +1,11 @@
-"""Views: what they show of an image, that any machine draws the same, that more can be added, and that they are normalised as
-torchvision does, whichever way they come.
-"""
+"""Views: what they show of an image, that any machine draws the same, and that they are normalised as torchvision does."""
 
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from timm.data import create_transform
@@ -32,7 +30,6 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def gradient(width: int, height: int) -> Image.Image:
-    """Red is x, green is y, as shares of the whole."""
     x, y = np.meshgrid((np.arange(width) + 0.5) / width, (np.arange(height) + 0.5) / height)
     return Image.fromarray(np.round(255 * np.stack([x, y, 0 * x], -1)).astype(np.uint8))
 
@@ -53,14 +50,14 @@ def as_shares(crop: Crop, width: int, height: int) -> tuple[float, float, float,
 
 
 @pytest.mark.parametrize("mode", ["center", "squash", "border"])
-@pytest.mark.parametrize("size", [(400, 300), (200, 500), (256, 256)])
+@pytest.mark.parametrize("size", [(400, 300), (200, 500)])
 def test_the_box_of_the_evaluation_crop_is_what_it_shows(mode, size):
     views = Views({**CONFIG, "crop_mode": mode, "crop_pct": 0.875 if mode != "border" else 1.0})
     tensor, crop = views.cut(gradient(*size), "a", 0)
     assert tensor.shape == (3, 28, 28)
     assert not crop.flip
     given = as_shares(crop, *size)
-    if mode == "border" and size[0] != size[1]:
+    if mode == "border":
         short = 0 if size[0] < size[1] else 1
         assert given[short] < 0 < 1 < given[short + 2], "padded"
     else:
@@ -70,7 +67,7 @@ def test_the_box_of_the_evaluation_crop_is_what_it_shows(mode, size):
 @pytest.mark.parametrize("mode", ["center", "squash", "border", "slide"])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize("sides", [(28, 28), (28, 42)])
-@pytest.mark.parametrize("size", [(80, 60), (41, 97), (20, 16)])
+@pytest.mark.parametrize("size", [(41, 97), (20, 16)])
 def test_torch_cuts_as_pillow_does(mode, interpolation, sides, size):
     """Up to rounding: of weights, which lets values differ by one, and between the two passes, which Pillow may swap."""
     image = Image.fromarray(np.random.default_rng(0).integers(80, 176, (*size[::-1], 3), np.uint8))
@@ -85,26 +82,11 @@ def test_torch_cuts_as_pillow_does(mode, interpolation, sides, size):
         assert difference.float().mean() < 0.5
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"cut": "gpu"}, "cut"),
-        ({"cut": "torch", "interpolation": "lanczos"}, "bicubic and bilinear"),
-        ({"cut": "draft", "crop_mode": "slide"}, "windows"),
-    ],
-)
-def test_cuts_that_there_are_not(options, message):
-    with pytest.raises(BeyondClsError, match=message):
-        load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, **options)
-
-
-@pytest.mark.parametrize("size", [(400, 300), (200, 500), (256, 256)])
-def test_the_box_of_a_random_crop_is_what_it_shows(size):
-    views = Views(CONFIG)
-    flips = set()
+def test_the_box_of_a_random_crop_is_what_it_shows():
+    views, flips = Views(CONFIG), set()
     for view in range(1, 9):
-        tensor, crop = views.cut(gradient(*size), "a", view)
-        assert as_shares(crop, *size) == pytest.approx(shown(tensor), abs=0.03)
+        tensor, crop = views.cut(gradient(400, 300), "a", view)
+        assert as_shares(crop, 400, 300) == pytest.approx(shown(tensor), abs=0.03)
         flips.add(crop.flip)
     assert flips == {True, False}
 
@@ -116,7 +98,8 @@ def test_fixed_draws():
     assert random_crop("é", 1, (400, 300)) == Crop((69, 0, 380, 300), True)
 
 
-@given(st.text(), st.integers(1, 9), st.integers(1, 600), st.integers(1, 600))
+@settings(max_examples=30)
+@given(st.text(max_size=5), st.integers(1, 9), st.integers(1, 600), st.integers(1, 600))
 def test_crops_lie_in_the_image(image_id, view, width, height):
     x0, y0, x1, y1 = random_crop(image_id, view, (width, height)).box
     assert 0 <= x0 < x1 <= width
@@ -154,7 +137,7 @@ def noise(width: int, height: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-@pytest.mark.parametrize(("mean", "std"), [(MEAN, STD), ((0.5,) * 3, (0.5,) * 3), ((0.1, -0.3, 1.0), (1e-3, 0.7, 1.0))])
+@pytest.mark.parametrize(("mean", "std"), [(MEAN, STD), ((0.1, -0.3, 1.0), (1e-3, 0.7, 1.0))])
 def test_every_value_in_every_colour(mean, std):
     pixels = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(3, -1, -1).contiguous()
     expected = F.normalize(F.to_tensor(F.to_pil_image(pixels)), list(mean), list(std))
@@ -178,7 +161,7 @@ def test_view_0_is_that_of_timm(mode, sides, interpolation):
 SLIDE = {**CONFIG, "crop_mode": "slide", "crop_pct": 1.0}
 
 
-@pytest.mark.parametrize(("size", "n"), [((28, 28), 1), ((47, 47), 1), ((63, 47), 2), ((150, 60), 4), ((50, 90), 3)])
+@pytest.mark.parametrize(("size", "n"), [((47, 47), 1), ((150, 60), 4), ((50, 90), 3)])
 def test_windows_slide_as_those_of_mmsegmentation(size, n):
     """28 pixels wide, each 18 after the last; the last one is flush."""
     image, views, factor = noise(*size), Views(SLIDE), 28 / min(size)
@@ -214,11 +197,8 @@ def test_the_window_of_a_square_is_its_evaluation_crop():
     assert "stride" not in Views(CONFIG).described, "keys of other sets stay"
 
 
-def test_windows_in_the_way_of_other_options(forty, tmp_path):
-    arguments = {"model": "vit_tiny_patch16_224", "arguments": TINY, "random_seed": 0, "crop_mode": "slide"}
-    with pytest.raises(BeyondClsError, match=r"crop_pct is 0.9, expected 1 with the crop mode slide"):
-        load_encoder("tiny", crop_pct=0.9, **arguments)
-    encoder = load_encoder("tiny", **arguments)
+def test_windows_and_dropped_branches(forty, tmp_path):
+    encoder = load_encoder("tiny", model="vit_tiny_patch16_224", arguments=TINY, random_seed=0, crop_mode="slide")
     assert encoder.described_transform["crop_pct"] == 1
     with pytest.raises(BeyondClsError, match=r"drop_path is 0.1, expected 0 with the crop mode slide"):
         extract(encoder, forty, tmp_path / "f", views=2, drop_path=0.1)

@@ -1,17 +1,15 @@
 """Closed forms of the statistics, and what every statistic must do."""
 
 import math
-import re
 
 import pytest
 import torch
 
 from beyondcls.testing.checking import run
 from beyondcls.testing.statistics import ATTENTION_CHECKS, BLOCK_CHECKS, LAYOUTS, Case, T, cases
-from extract.attention import PER_BLOCK, STATISTICS, Attention, facts_of
+from extract.attention import PER_BLOCK, STATISTICS, Attention
 from extract.attention.declared import declared_by
 
-EVERY = {**STATISTICS, **PER_BLOCK}
 CHECKS = [
     (name, check)
     for of, checks in ((STATISTICS, ATTENTION_CHECKS), (PER_BLOCK, BLOCK_CHECKS))
@@ -24,19 +22,6 @@ CHECKS = [
 def test_every_statistic(name, check):
     for case in cases(name):
         run([check], case)
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_what_is_declared_is_what_is_said(name):
-    """In the docstring, where a reader looks, and on pages: a heading, and an axis that gives the range of values."""
-    facts, text = facts_of(name), EVERY[name].__doc__ or ""
-    assert ("infinity" in text) == (not facts.is_bounded)
-    if said := re.search(r"Uniform attention: (1 / N|1 / T|ln T)\.", text):
-        assert facts.uniform(20, 16) == {"1 / N": 1 / 20, "1 / T": 1 / 16, "ln T": math.log(16)}[said[1]]
-    assert re.fullmatch(r"[A-Z][^_.]{10,70}", facts.title)
-    assert [declared_by(of).title for of in EVERY.values()].count(facts.title) == 1
-    ranges = {math.inf: "ratio.*without bound", math.log(16): "entropy.*nats", 1: "share.*0–1", 1 / 16: "share.*0–1 / T"}
-    assert re.fullmatch(ranges[facts.highest(20, 16)], facts.unit)
 
 
 def test_a_statistic_must_declare_its_facts():

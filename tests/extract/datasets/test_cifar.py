@@ -16,7 +16,6 @@ N = 3  # images of each file
 
 
 def planes(seed: int) -> np.ndarray:
-    """[N, 3072] pixels, plane by plane."""
     return np.random.default_rng(seed).integers(0, 256, (N, 3072), np.uint8)
 
 
@@ -49,7 +48,6 @@ COARSE = {"coarse_labels": [9, 9, 9], "coarse_label_names": ["food"]}
 
 
 def binary(root: Path, n: int) -> Path:
-    """The binary version of CIFAR-n."""
     folder = root / {10: "cifar-10-batches-bin", 100: "cifar-100-binary"}[n]
     for seed, name in enumerate(FILES[n]):
         records = (bytes([9] * (n == 100) + [label]) + row.tobytes() for label, row in zip(LABELS, planes(seed), strict=True))
@@ -59,7 +57,6 @@ def binary(root: Path, n: int) -> Path:
 
 
 def python(root: Path, n: int) -> Path:
-    """The python version of CIFAR-n."""
     folder, of_all = (root / "cifar-10-batches-py", {"num_vis": [0]}) if n == 10 else (root / "cifar-100-python", COARSE)
     fine = "" if n == 10 else "fine_"
     for seed, name in enumerate(FILES[n]):
@@ -71,7 +68,6 @@ def python(root: Path, n: int) -> Path:
 
 @pytest.mark.parametrize("n", [10, 100])
 def test_both_versions_are_the_same_images(n: int, tmp_path: Path) -> None:
-    """Of CIFAR-100 with fine labels."""
     digests = []
     for write in (binary, python):
         source = str(write(tmp_path / write.__name__, n))
@@ -80,7 +76,7 @@ def test_both_versions_are_the_same_images(n: int, tmp_path: Path) -> None:
         assert [(s.id, s.label) for s in train.samples] == [(f"train/{i:05d}", LABELS[i % N]) for i in range(last * N)]
         assert [(s.id, s.label) for s in test.samples] == [(f"test/{i:05d}", LABELS[i]) for i in range(N)]
         assert (train.classes, train.all_problems()) == (NAMES[n], [])
-        for images, row, seed in ((train, 1, 0), (train, last * N - 2, last - 1), (test, 1, last)):
+        for images, row, seed in ((train, last * N - 2, last - 1), (test, 1, last)):
             assert np.array_equal(images.image(row), planes(seed)[1].reshape(3, 32, 32).transpose(1, 2, 0))
         digests.append((train.digest, test.digest))
     assert digests[0] == digests[1]
@@ -107,10 +103,7 @@ def test_pickles_run_nothing(name: str, tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("cifar-100-python/test", None, r"cannot be read .*No such file.*; unpack"),
-        ("cifar-100-python/test", pickle.dumps([1]), "holds list, expected a dictionary"),
-        ("cifar-100-python/test", pickled({"data": planes(0)}), "expected"),
         ("cifar-100-python/test", pickled({"data": planes(0), "fine_labels": [1]}), "9216 bytes for 1 labels.*data and fine_l"),
-        ("cifar-100-python/test", pickled({"data": [1, 2], "fine_labels": [1]}), "not as expected"),
         ("cifar-100-python/meta", pickled({"other": "x"}), "not as expected .*class names"),
         ("cifar-100-binary/test.bin", bytes(3073), r"has 3073 bytes, expected a multiple of 3074; it is cut"),
     ],

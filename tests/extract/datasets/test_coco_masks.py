@@ -24,7 +24,6 @@ SQUARE = [2, 3, 12, 3, 12, 9, 2, 9]
 
 
 def write(folder: Path, *annotations: dict[str, Any], **image: Any) -> str:
-    """An image with these objects, and one without."""
     files = [{"id": n, "file_name": f"{n}.png", "height": SIZE[0], "width": SIZE[1], **image} for n in (1, 2)]
     objects = [{"id": i, "image_id": 1, "category_id": 7, "bbox": [2, 3, 10, 6], **one} for i, one in enumerate(annotations)]
     content = {"images": files, "annotations": objects, "categories": [{"id": 7, "name": "cat"}, {"id": 3, "name": "ape"}]}
@@ -75,7 +74,6 @@ def test_the_form_keeps_them_only_if_asked(tmp_path: Path) -> None:
         ([{}, {"area": 3}], [60, 3]),  # boxes alone
         ([{"segmentation": [[5.1, 5.1, 5.2, 5.1, 5.2, 5.2]]}], [0]),  # smaller than a pixel, as published sets have them
         ([{"segmentation": [[-3.0, 10, 50, 10, 50, 20, -3, 20]]}], [36 * 10]),  # a little beyond the image
-        ([{"segmentation": {"counts": [0, 40 * 36], "size": list(SIZE)}}], [40 * 36]),
     ],
 )
 def test_areas(objects: list[dict[str, Any]], area: list[int], tmp_path: Path) -> None:
@@ -88,22 +86,15 @@ def test_areas(objects: list[dict[str, Any]], area: list[int], tmp_path: Path) -
     ("segmentation", "problem"),
     [
         ([], r"segmentation '\[\]', expected polygons or run lengths"),
-        ("abc", "segmentation 'abc', expected polygons or run lengths"),
         ([[1, 2, 3, 4]], "a polygon of 4 numbers, expected x and y of three points or more"),
-        ([[1, 2, 3, 4, 5, 6, 7]], "a polygon of 7 numbers"),
         ([[40, 1, 50, 1, 50, 9]], "its polygons are outside of the image of 36 x 40 pixels"),
-        ([[1, 1, 9, 1, 9, -9e9]], r"a polygon far outside of its image, 36 x 40 pixels: -9e\+09 to 9"),
-        ([[1, 1, 9, 1, 9, float("nan")]], "a polygon far outside of its image"),
         ([[1, 1, 30, 1] * 80_000], r"a polygon whose outline has 4\.63997e\+06 pixels, expected 4,000,000 at most"),
         ([["a", 1, 9, 1, 9, 1]], "could not convert string to float"),
-        ({"counts": [100, 5], "size": [40, 36]}, "run lengths of 105 pixels, expected 1440"),
+        ([[1, 1, 9, 1, 9, float("nan")]], "a polygon far outside of its image"),
         ({"counts": [-5, 1445], "size": [40, 36]}, r"run lengths \[-5, 1445\], expected counts"),
         ({"counts": [1440], "size": [36, 40]}, r"run lengths of a mask of \[36, 40\] pixels .*, its image has \[40, 36\]"),
-        ({"counts": "05", "size": [40, 36]}, "2 bytes are not run lengths of a mask of 40 x 36 pixels"),
         ({"counts": "é" * 500, "size": [40, 36]}, "are not run lengths of a mask"),
-        ({"size": [40, 36]}, "run lengths None, expected counts"),
         ({"counts": [100.5, 1339.5], "size": [40, 36]}, r"run lengths \[100\.5, 1339\.5\], expected counts"),
-        ([[1, 1, 75, 1, 9, 9]], "a polygon far outside of its image, 36 x 40 pixels: 1 to 75"),
         ([[1, 1, 9, 85, 9, 9]], "a polygon far outside of its image, 36 x 40 pixels: 1 to 85"),
     ],
 )
@@ -132,29 +123,20 @@ def test_sizes_that_are_not_stated(tmp_path: Path) -> None:
     unstated = {"height": None, "width": None}
     arrays = opened(tmp_path, {"segmentation": [SQUARE]}, **unstated).truth_columns("instances").arrays
     assert rle.decode(arrays["counts"].tobytes(), SIZE)[3:9, 2:12].all()
-    for wrong in (unstated, {"height": "40"}, {"height": 0}):
-        images = opened(tmp_path, {"segmentation": [SQUARE]}, **wrong)
-        if wrong is unstated:
-            (tmp_path / "val2017/1.png").write_bytes(b"cut")
-        with pytest.raises(DataError, match=r"its annotations have height .* and width (None|36)"):
-            images.truth_columns("instances")
-
-
-def test_objects_of_an_image_that_is_missing_are_left_out(tmp_path: Path) -> None:
-    source = write(tmp_path, {"segmentation": [SQUARE]})
-    (tmp_path / "val2017/1.png").unlink()
-    images = open_images(source, split="val2017")
-    assert [bool(sample.problem) for sample in images.samples] == [True, False]
-    assert images.truth_columns("instances").arrays["first"].tolist() == [0, 0, 0]
+    images = opened(tmp_path, {"segmentation": [SQUARE]}, height="40")
+    with pytest.raises(DataError, match=r"its annotations have height .* and width 36"):
+        images.truth_columns("instances")
+    images = opened(tmp_path, {"segmentation": [SQUARE]}, **unstated)
+    (tmp_path / "val2017/1.png").write_bytes(b"cut")
+    with pytest.raises(DataError, match=r"its annotations have height .* and width None"):
+        images.truth_columns("instances")
 
 
 @pytest.mark.parametrize(
     ("annotation", "problem"),
     [
         ({"area": float("inf")}, r"box \[2, 3, 10, 6\] \(x, y, width, height\) with area inf"),
-        ({"bbox": [2, 3, float("nan"), 6], "area": 5}, r"box \[2, 3, nan, 6\]"),
         ({"bbox": [2, 3, -1, 6]}, r"box \[2, 3, -1, 6\]"),
-        ({"category_id": 9}, "category 9, which is not among its categories"),
     ],
 )
 def test_what_is_wrong_with_an_object(annotation: dict[str, Any], problem: str, tmp_path: Path) -> None:

@@ -5,17 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from extract.datasets import DataError, ImageSet, open_images
 from extract.datasets.gathering import BACK, BROKEN, CLUTTER, LOCKED, OTHER, SAME_NAME, SPECIAL, UNREADABLE, images_in, walk
 from extract.datasets.pixels import PACKAGES, readable
-from store import BeyondClsError
 from tests.extract.pictures import picture, write_file, write_pictures
 
 
 def opened(root: Path) -> ImageSet:
-    """The images, whatever is left out."""
     return open_images(str(root), allow_left_out=True)
 
 
@@ -25,7 +22,6 @@ def counted(images: ImageSet) -> dict[Any, tuple[int, str]]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Two classes with two images each."""
     return write_pictures(tmp_path / "d", "cat/0.jpg", "cat/1.jpg", "dog/0.jpg", "dog/1.jpg")
 
 
@@ -63,7 +59,7 @@ class TestLinks:
         ]
         assert sorted(images_in(root / "cat")) == ["0.jpg", "1.jpg", "2.jpg", *(f"site/{name}.jpg" for name in linked)]
 
-    @pytest.mark.parametrize("to", [".", "..", "../..", "/", "../dog/back"])
+    @pytest.mark.parametrize("to", [".", "../..", "../dog/back"])
     def test_loops_end_and_every_image_comes_once(self, to: str, root: Path) -> None:
         link(root / "cat/loop", Path(to))
         if "back" in to:
@@ -102,14 +98,13 @@ class TestLinks:
 
 
 class TestPermissions:
-    @pytest.mark.parametrize("name", ["cat/locked", "cat"])
-    def test_a_folder_that_may_not_be_read_hides_any_number(self, name: str, root: Path, monkeypatch) -> None:
-        write_pictures(root, "cat/locked/9.jpg", *(f"dog/more-{i}.jpg" for i in range(200)))
-        failing(monkeypatch, root / name, DENIED)
-        with pytest.raises(DataError, match=f"may not read: 1 .*{name}"):
+    def test_a_folder_that_may_not_be_read_hides_any_number(self, root: Path, monkeypatch) -> None:
+        write_pictures(root, *(f"dog/more-{i}.jpg" for i in range(200)))
+        failing(monkeypatch, root / "cat", DENIED)
+        with pytest.raises(DataError, match=r"may not read: 1 .*cat"):
             open_images(str(root))
         images = opened(root)
-        assert counted(images) == {LOCKED: (1, name)}
+        assert counted(images) == {LOCKED: (1, "cat")}
         assert images.classes == ["cat", "dog"]
         with pytest.raises(DataError, match=r"cannot be read as a whole: .*may not read"):
             list(images_in(root))
@@ -117,25 +112,14 @@ class TestPermissions:
         with pytest.raises(DataError, match=r"has no images; .*may not read: 1 \(e\.g\. \.\)"):
             open_images(str(root))
 
-    def test_a_disk_that_fails_is_no_folder_without_permission(self, root: Path, monkeypatch) -> None:
-        failing(monkeypatch, root / "dog", OSError(5, "Input/output error"))
-        monkeypatch.setattr("extract.datasets.reading.PAUSES", ())
-        with pytest.raises(BeyondClsError, match="dog cannot be read: Input/output error"):
-            open_images(str(root), allow_left_out=True)
-
 
 class TestByName:
-    @pytest.mark.parametrize(
-        ("end", "form"),
-        [("jfif", "jpeg"), ("jpe", "jpeg"), ("PGM", "ppm"), ("jp2", "jpeg2000"), ("tga", "tga"), ("ico", "ico")],
-    )
-    def test_extensions_that_pillow_reads(self, end: str, form: str, root: Path) -> None:
-        image = Image.open(write_file(root.parent / "x", picture(0)))
-        image.convert("L" if end == "PGM" else "RGB").save(root / f"cat/2.{end}", form)
+    @pytest.mark.parametrize("end", ["JFIF", "ppm", "tga"])
+    def test_extensions_that_pillow_reads(self, end: str, root: Path) -> None:
+        write_file(root / f"cat/2.{end}", picture(0, {"JFIF": "jpeg"}.get(end, end)))
         images = open_images(str(root))
         assert images.samples.ids[2] == "cat/2"
         assert images.image(2).mode == "RGB"
-        assert not images.left_out
 
     @pytest.mark.parametrize("end", PACKAGES)
     def test_a_format_whose_package_is_missing_keeps_its_row_and_says_so(self, end: str, root: Path, monkeypatch) -> None:
@@ -153,12 +137,9 @@ class TestByName:
     @pytest.mark.parametrize(
         ("names", "content", "counts"),
         [
-            ("__MACOSX/cat/._0.jpg cat/.ipynb_checkpoints/0.jpg dog/@eaDir/x/y.jpg", picture(0), {CLUTTER: (3, "__MACOSX")}),
-            ("cat/._1.jpg cat/.DS_Store cat/Thumbs.db .cache/0.jpg", picture(0), {CLUTTER: (4, ".cache")}),
+            ("__MACOSX/cat/._0.jpg dog/@eaDir/x/y.jpg cat/._1.jpg cat/Thumbs.db", picture(0), {CLUTTER: (4, "__MACOSX")}),
             ("README cat/0.json cat/list.txt cat/clip.mp4 cat/Python", b"Python P6 PNG BMP", {OTHER: (5, "README")}),
-            # Of other programs, and in a format that was not read before.
-            ("cat/0.CR2 cat/0.dng cat/0.svg cat/0.eps cat/0.dcm", b"x", {SAME_NAME: (5, "cat/0.CR2")}),
-            ("cat/0.pgm cat/0.tga cat/1", picture(0), {SAME_NAME: (3, "cat/0.pgm")}),
+            ("cat/0.CR2 cat/0.dcm cat/0.tga cat/1", picture(0), {SAME_NAME: (4, "cat/0.CR2")}),
         ],
     )
     def test_what_is_no_loss(self, names: str, content: bytes, counts: dict[Any, object], root: Path) -> None:
@@ -193,14 +174,12 @@ def test_images_without_an_extension_are_known_by_their_content(form: str, root:
     assert [images.image(row).size for row in (2, 3, 4)] == [(36, 40)] * 3
 
 
-@pytest.mark.parametrize("beside", [(), ("notes/a.xml", "b.txt"), ("__MACOSX/._0.jpg",)], ids=str)
-def test_a_flat_folder_is_a_set_without_labels(beside: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_flat_folder_is_a_set_without_labels(tmp_path: Path) -> None:
     write_pictures(tmp_path / "d", "1.jpg", "0.jpg")
-    for name in beside:
+    for name in ("notes/a.xml", "b.txt", "__MACOSX/._0.jpg"):
         write_file(tmp_path / "d" / name, b"x")
     images = open_images(str(tmp_path / "d"))
     assert ([*images.samples.ids], images.is_unlabelled, images.all_problems()) == (["0", "1"], True, [])
-    assert images.digest == open_images(str(tmp_path / "d")).digest
 
 
 def test_walking_many_deep_folders_needs_no_recursion(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tests.extract.pictures import change, picture, write_example, write_file, w
 
 
 def opened(folder: Path, content: bytes | None, classes: str = "sky\nroad\n", name: str = "label-classes.txt") -> ImageSet:
-    """One image, and its label map."""
     write_file(folder / name, classes.encode())
     write_file(folder / "images/train/a.png", picture(0))
     if content is not None:
@@ -39,14 +38,10 @@ MAP = np.zeros((40, 36), np.uint8)
         (None, "is not there"),
         (encoded(MAP[:30]), r"has 36 x 30 pixels \(width x height\), its image 36 x 40"),
         (encoded(MAP + 2), "has the value 2 in 1440 pixels, expected 0 to 1, 255"),
-        (encoded(MAP.astype(np.uint16) + 300), "has the value 300 in 1440 pixels"),
         (encoded(MAP.astype(np.int32) - 1, "tiff"), "has values -1 to -1, expected 0 to 1, 255"),
-        (encoded(MAP.astype(np.int32) + (1 << 16), "tiff"), "has values 65536 to 65536"),
+        *((encoded(MAP, form), f"is a {form.upper()}, whose values are not those") for form in ("jpeg", "webp")),
         (encoded(np.zeros((40, 36, 3), np.uint8)), r"is no index image \(PIL's mode RGB\)"),
-        (encoded(MAP.astype(np.float32), "tiff"), r"is no index image \(PIL's mode F\)"),
-        *((encoded(MAP, form), f"is a {form.upper()}, whose values are not those that were") for form in ("jpeg", "webp")),
         (stripes(0, 1)()[:60], "cannot be decoded: "),
-        (b"no image", "cannot be decoded: cannot identify image file$"),
         (encoded(np.zeros((2001, 1000), np.uint8)), r"cannot be decoded: Image size \(2001000 pixels\) exceeds limit"),
         (stripes((1, 2, 3), (4, 5, 6))(), r"has the colour \[4, 5, 6\] \(number 394500\) in 720 pixels, which is in no list$"),
         (encoded(MAP.astype(np.uint16)), r"is no colour image \(PIL's mode I;16\)$"),
@@ -73,7 +68,6 @@ def test_two_images_of_one_map(tmp_path: Path) -> None:
 
 
 def test_cityscapes_has_maps_of_other_kinds(tmp_path: Path) -> None:
-    """Of instances, and in colours, beside those of labels."""
     source = write_example(tmp_path, "cityscapes")
     stem = tmp_path / "gtFine/train/aachen/aachen_000000_000019_gtFine"
     for kind in ("color", "instanceIds"):
@@ -84,22 +78,21 @@ def test_cityscapes_has_maps_of_other_kinds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "moves"),
+    ("form", "old", "new"),
     [
-        ("coco-stuff", {"val2017": "images/val2017", "stuffthingmaps": "annotations"}),
-        ("coco-panoptic", {"annotations/panoptic_val2017": "panoptic_val2017"}),
+        ("coco-stuff", "val2017", "images/val2017"),
+        ("coco-stuff", "stuffthingmaps", "annotations"),
+        ("coco-panoptic", "annotations/panoptic_val2017", "panoptic_val2017"),
     ],
 )
-def test_folders_of_coco_in_the_other_places(form: str, moves: dict[str, str], tmp_path: Path) -> None:
+def test_folders_of_coco_in_the_other_places(form: str, old: str, new: str, tmp_path: Path) -> None:
     """Of pixel maps as their authors have them; of segments as their archive is unpacked into the folder of the data set."""
     source = write_example(tmp_path, form)
-    images = open_images(source, split="val2017")
-    expected = [sample.labels for sample in images.samples], images.digest, []
+    digest = open_images(source, split="val2017").digest
     (tmp_path / "images").mkdir()
-    for old, new in moves.items():
-        (tmp_path / old).rename(tmp_path / new)
+    (tmp_path / old).rename(tmp_path / new)
     images = open_images(source, split="val2017")
-    assert ([sample.labels for sample in images.samples], images.digest, images.all_problems()) == expected
+    assert (images.digest, images.all_problems()) == (digest, [])
 
 
 def test_palettes_and_wide_indices(tmp_path: Path) -> None:
@@ -110,33 +103,11 @@ def test_palettes_and_wide_indices(tmp_path: Path) -> None:
         assert opened(tmp_path, content).samples[0].labels == (1,)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("1 2 sky", "line '1 2 sky' is no colour with a name"),
-        ("1 2 300 sky", "has a value above 255"),
-        ("9 9 9 a\n9 9 9 b", r"colour \[9, 9, 9\] appears twice"),
-        ("0 0 0 void", "no class"),
-    ],
-)
-def test_a_wrong_table_of_colours(line: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=rf"label-colours\.txt is not as expected .*{message}.*lines R G B NAME"):
-        opened(tmp_path, None, line + "\n", "label-colours.txt")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"id": 258', '"id": 259', "000000000009.png has the colour [2, 1, 0] (number 258) in "),
-        ('"image_id": 3,', '"image_id": 4,', "000000000003.png has the colour [1, 0, 0] (number 1) in "),
-    ],
-)
-def test_panoptic_segments_that_are_in_no_list(old: str, new: str, message: str, tmp_path: Path) -> None:
-    """Or a whole image without annotation: nothing of its map is known but what is void."""
+def test_panoptic_segments_that_are_in_no_list(tmp_path: Path) -> None:
     source = write_example(tmp_path, "coco-panoptic")
-    change(tmp_path / "annotations/panoptic_val2017.json", old, new)
+    change(tmp_path / "annotations/panoptic_val2017.json", '"id": 258', '"id": 259')
     (line,) = open_images(source, split="val2017").all_problems()
-    assert message in line
+    assert "000000000009.png has the colour [2, 1, 0] (number 258) in " in line
 
 
 def test_objects_beside_panoptic_maps_make_it_coco_unless_it_is_named(tmp_path: Path) -> None:
@@ -166,9 +137,7 @@ class TestVoc:
         ("file", "old", "new", "message"),
         [
             ("Annotations/2007_000033.xml", "cat", "unicorn", "an object is of class 'unicorn'; expected aeroplane, "),
-            ("Annotations/2007_000033.xml", "</annotation>", "", r"2007_000033\.xml is not as expected"),
             ("Annotations/2007_000033.xml", None, None, r"2007_000033\.xml is not there"),
-            ("SegmentationObject/2007_000033.png", None, None, r"its map of objects 2007_000033\.png is not there"),
             ("SegmentationObject/2007_000033.png", None, stripes(3)(), r"has number 3, its XML 2 objects"),
         ],
     )
@@ -183,9 +152,8 @@ class TestTable:
     @pytest.mark.parametrize(
         ("column", "ends", "labels", "classes"),
         [
-            ("", ("", ""), [(1,), (0, 1)], ["sky", "road"]),  # what the maps show
             (",label", (",ape", ",bee"), [(0,), (1,)], ["ape", "bee"]),  # its own
-            (",boxes", (",1 2 3 4; 5 6 7 8", ","), [(1,), (0, 1)], ["sky", "road"]),
+            (",boxes", (",1 2 3 4; 5 6 7 8", ","), [(1,), (0, 1)], ["sky", "road"]),  # what the maps show
         ],
     )
     def test_labels(self, column: str, ends: tuple[str, str], labels: object, classes: object, tmp_path: Path) -> None:
@@ -203,12 +171,6 @@ class TestTable:
         self._write(tmp_path, "id,path,segmentation", "", f"\n3,a.png,{path}")
         with pytest.raises(DataError, match=f"names the image '{path}', which is not inside"):
             open_images(str(tmp_path / "t.csv"))
-
-    def test_a_damaged_map_beside_labels(self, tmp_path: Path) -> None:
-        self._write(tmp_path, "id,path,segmentation,label", ",ape", ",bee")
-        (tmp_path / "a-map.png").write_bytes(b"")
-        with pytest.raises(DataError, match=r"its label map a-map\.png cannot be decoded"):
-            open_images(str(tmp_path / "t.csv")).truth_columns("segmentation")
 
     def test_no_names(self, tmp_path: Path) -> None:
         self._write(tmp_path, "id,path,segmentation")
@@ -229,10 +191,6 @@ class TestTable:
 
 
 def test_progress_of_opening_counts_label_maps(tmp_path: Path) -> None:
-    for name in "abc":
-        write_file(tmp_path / f"labels/train/{name}.png", encoded(MAP))
-        write_file(tmp_path / f"images/train/{name}.png", picture(0))
-    write_text(tmp_path / "label-classes.txt", "sky\n")
     shown: list[object] = []
 
     @contextmanager
@@ -240,15 +198,8 @@ def test_progress_of_opening_counts_label_maps(tmp_path: Path) -> None:
         shown.append(described)
         yield shown.append
 
-    images = open_images(str(tmp_path), split="train", bars=bars)
-    assert shown == [("label maps", 3, "maps"), 1, 1, 1]
-    for name in "abc":
-        (tmp_path / f"labels/train/{name}.png").unlink()
-    images.truth_columns("segmentation")
-    assert images.truths["segmentation"].label_map(images.samples[0]).tolist() == MAP.tolist(), "a map is read once"
-    images.truths["segmentation"]._read.clear()
-    images.truths["segmentation"].open(images.samples)
-    assert len(shown) == 4, "a set that is open shows none"
+    open_images(write_example(tmp_path, "label-maps"), split="train", bars=bars)
+    assert shown == [("label maps", 2, "maps"), 1, 1]
 
 
 def test_objects_beside_label_maps(tmp_path: Path) -> None:
@@ -263,7 +214,6 @@ def test_objects_beside_label_maps(tmp_path: Path) -> None:
     arrays = images.truth_columns("instances").arrays
     assert (arrays["label"].tolist(), arrays["box"].tolist(), arrays["area"].tolist()) == ([1], [[0, 0, 1, 40]], [40])
     assert images.classes == ["sky", "road"], "labels of images are those of their maps"
-    for wrong in ({"images": []}, {"images": [{**image, "file_name": "b.png"}]}):
-        file.write_text(json.dumps({**content, **wrong}))
-        with pytest.raises(DataError, match=r"train.json has no image for 'a' \(1 in all\); expected an entry for each"):
-            opened(tmp_path, encoded(MAP))
+    write_text(file, json.dumps({**content, "images": [{**image, "file_name": "b.png"}]}))
+    with pytest.raises(DataError, match=r"train.json has no image for 'a' \(1 in all\)"):
+        opened(tmp_path, encoded(MAP))

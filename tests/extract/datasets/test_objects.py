@@ -18,16 +18,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from extract.datasets import Box, DataError, ImageSet, open_images
 from extract.datasets.pixels import Pixels
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
 from tests.extract.datasets.test_pixels import saved
-from tests.extract.extracting import extract
 from tests.extract.pictures import picture, write_file, write_text
-from tests.extract.tiny import tiny_encoder
 
 N, NAMES = 12, ("ape", "bee", "cat")
 PNGS = [picture(seed) for seed in range(N)]
@@ -39,8 +37,6 @@ ORDER = sorted(range(N), key=IDS.__getitem__)
 
 
 class Pictures(Dataset):
-    """What people write; `of` makes an item of a number."""
-
     def __init__(self, of: Callable[[int], Any], n: int = N):
         self.of, self.n, self.classes = of, n, list(NAMES)
 
@@ -91,7 +87,6 @@ class HuggingFace:
 
 
 def table(columns: dict[str, Any], **features: object) -> Any:
-    """As Hugging Face writes it."""
     made = pytest.importorskip("pyarrow").table(columns)
     return made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
 
@@ -119,9 +114,9 @@ def of_arrow(folder: Path) -> Any:
     return str(folder)
 
 
-def of_npz(folder: Path, save: Callable[..., None] = np.savez) -> Any:
+def of_npz(folder: Path) -> Any:
     ids = [IDS[i] for i in ORDER]
-    save(folder / "a.npz", images=PIXELS[ORDER], labels=LABELS[ORDER][:, None], ids=ids, class_names=NAMES)
+    np.savez_compressed(folder / "a.npz", images=PIXELS[ORDER], labels=LABELS[ORDER][:, None], ids=ids, class_names=NAMES)
     return str(folder / "a.npz")
 
 
@@ -137,22 +132,17 @@ def arrays(**changes: Any) -> dict[str, Any]:
 
 FORMS: dict[str, Callable[[Path], Any]] = {
     "pictures": lambda _: Ordered(PICTURES.__getitem__),
-    "pictures of files": lambda _: Ordered(lambda i: Image.open(io.BytesIO(PNGS[i]))),
     "arrays of a Dataset": lambda _: Ordered(PIXELS.__getitem__),
     "tensors": lambda _: Ordered(lambda i: torch.from_numpy(PIXELS[i]).permute(2, 0, 1)),
     "bytes": lambda _: Ordered(PNGS.__getitem__),
     "paths": lambda folder: Ordered(lambda i: write_file(folder / f"{i}.png", PNGS[i])),
     "a DataLoader": lambda _: DataLoader(Ordered(PICTURES.__getitem__), batch_size=5, shuffle=True),
-    "a part": lambda _: Subset(Ordered(PICTURES.__getitem__), range(N)),
     "Hugging Face": lambda _: HuggingFace(),
-    "lists": lambda _: arrays(images=lambda images: [Image.fromarray(one) for one in images]),
     "arrays": lambda _: arrays(),
     "channels first": lambda _: arrays(images=lambda images: images.transpose(0, 3, 1, 2)),
     "tensor": lambda _: arrays(images=lambda images: torch.from_numpy(images).permute(0, 3, 1, 2), labels=torch.from_numpy),
     "names": lambda _: {"images": arrays()["images"], "labels": [NAMES[i] for i in arrays()["labels"]], "ids": arrays()["ids"]},
-    "splits": lambda _: {"train": Ordered(PICTURES.__getitem__), "test": []},
     ".npz": of_npz,
-    "compressed .npz": lambda folder: of_npz(folder, np.savez_compressed),
     ".parquet": of_parquet,
     "Arrow": of_arrow,
     "a function": of_function,
@@ -161,7 +151,6 @@ FORMS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
-    """The pictures in a folder for each class."""
     place = tmp_path_factory.mktemp("folder")
     for name, png in zip(IDS, PNGS, strict=True):
         write_file(place / f"{name}.png", png)
@@ -171,7 +160,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
 @pytest.mark.filterwarnings("ignore::store.errors.BeyondClsWarning")
 @pytest.mark.parametrize("form", FORMS)
 def test_equal_labels_ids_and_pixels(form: str, folder: ImageSet, tmp_path: Path) -> None:
-    images = open_images(FORMS[form](tmp_path), split="train" if form == "splits" else None)
+    images = open_images(FORMS[form](tmp_path))
     known, given = ([(sample.id, sample.labels) for sample in some.samples] for some in (folder, images))
     assert (given, images.classes, images.all_problems()) == (known, list(NAMES), [])
     assert all(len(sample.read()) == sample.size for sample in images.samples)
@@ -179,14 +168,14 @@ def test_equal_labels_ids_and_pixels(form: str, folder: ImageSet, tmp_path: Path
         np.testing.assert_array_equal(images.image(row), folder.image(row))
     if form in (".parquet", "Arrow", "Hugging Face", "bytes", "paths"):
         assert images.digest == folder.digest, "of the very bytes"
-    if form in ("arrays", ".npz", "compressed .npz", ".parquet", "Arrow", "a function"):
+    if form in (".npz", ".parquet", "Arrow", "a function"):
         sent = pickle.dumps(images)
         again = pickle.loads(sent)  # in another process
         assert again.digest == images.digest
         contents = [sample.read() for sample in again.samples]
         with ThreadPoolExecutor(8) as threads:
             assert list(threads.map(lambda i: images.samples[i % N].read(), range(10 * N))) == contents * 10
-        assert len(sent) < PIXELS.nbytes or form == "arrays", "without the images"
+        assert len(sent) < PIXELS.nbytes, "without the images"
 
 
 def test_a_dataset_is_asked_for_one_item_at_a_time() -> None:
@@ -229,17 +218,15 @@ class TestLabels:
             (["cat", "ape", "cat", None], [(1,), (0,), (1,), None], ["ape", "cat"]),
             ([["b", "a"], ["b"], [], None], [(1, 0), (1,), (), ()], ["a", "b"]),
             ([torch.tensor([0, 1, 1]), np.array([1, 0, 0]), np.zeros(3), None], [(1, 2), (0,), (), ()], ["0", "1", "2"]),
-            ([[3], np.array([2]), [1], [0]], [(3,), (2,), (1,), (0,)], ["a", "b", "c", "d"]),
         ],
-        ids=["numbers", "names", "several names", "vectors", "single"],
+        ids=["numbers", "names", "several names", "vectors"],
     )
-    def test_forms(self, labels: list[Any], expected: list[Any], classes: list[str] | None, tmp_path: Path) -> None:
-        names = write_file(tmp_path / "names.txt", b"a\nb\nc\nd\n") if labels[0] == [3] else None
-        images = open_images(list(zip(PIXELS, labels, strict=False)), classes=names)
+    def test_forms(self, labels: list[Any], expected: list[Any], classes: list[str] | None) -> None:
+        images = open_images(list(zip(PIXELS, labels, strict=False)))
         assert [sample.labels for sample in images.samples] == expected
         assert images.classes == classes
         problems = [sample.problem for sample in images.samples]
-        assert problems == [None, None, None, None if images.multilabel or labels[3] == [0] else "has no label"]
+        assert problems == [None, None, None, None if images.multilabel else "has no label"]
 
     def test_boxes_with_labels_of_their_own(self) -> None:
         """As torchvision's detection sets have them."""
@@ -266,18 +253,14 @@ class TestPixels:
         ("image", "shown"),
         [
             (PIXELS[0][..., 0], GREY),
-            (PIXELS[0][..., :1], GREY),
-            (PIXELS[0][None, ..., 0], GREY),
             (torch.from_numpy(PIXELS[0][..., 0]), GREY),
-            (Image.fromarray(PIXELS[0][..., 0]), GREY),
-            # Colours could be first or last: a tensor has them first, an array last.
+            # Colours could be first or last.
             (torch.from_numpy(PIXELS[0][:3, :, :]), PIXELS[0][:3].transpose(1, 2, 0)),
             (PIXELS[0][:3], PIXELS[0][:3]),
-            # Transparency is dropped.
             (np.dstack([PIXELS[0], PIXELS[0][..., 0]]), PIXELS[0]),
             (Image.fromarray(np.dstack([PIXELS[0], PIXELS[0][..., 0]])), PIXELS[0]),
         ],
-        ids=["HW", "HW1", "1HW", "tensor", "picture", "colours first", "colours last", "alpha", "picture with alpha"],
+        ids=["HW", "tensor", "colours first", "colours last", "alpha", "picture with alpha"],
     )
     def test_of_8_bits(self, image: Any, shown: np.ndarray) -> None:
         np.testing.assert_array_equal(np.asarray(open_images([{"image": image}]).image(0)), shown)
@@ -296,10 +279,9 @@ class TestPixels:
         exif[0x0112] = 6
         encoded = saved(PICTURES[0], "jpeg", exif=exif, quality=95)
         turned, picture = (open_images([{"image": image}]) for image in (encoded, Image.open(io.BytesIO(encoded))))
-        for orientation in ("stored", "exif"):
-            one, other = (images.with_pixels(Pixels(orientation=orientation)) for images in (turned, picture))
-            np.testing.assert_array_equal(np.asarray(one.image(0)), np.asarray(other.image(0)))
-            assert one.image(0).info == other.image(0).info
+        one, other = (images.with_pixels(Pixels(orientation="exif")) for images in (turned, picture))
+        np.testing.assert_array_equal(np.asarray(one.image(0)), np.asarray(other.image(0)))
+        assert turned.image(0).info == picture.image(0).info
 
 
 class Stream(IterableDataset):
@@ -333,26 +315,18 @@ def module(text: str) -> Callable[[Path], str]:
     ("thing", "message"),
     [
         ([(NORMAL, 0)], r"image of item 0 of list has values of float32, -.*leave ToTensor and Normalize out"),
-        ([(NORMAL.sigmoid(), 0)], r"values of float32, 0 to .*: leave ToTensor out, or .*\(255 \* image\)\.round"),
-        (TensorDataset(NORMAL[None]), r"item 0 of TensorDataset has values of float32"),
-        (NORMAL.numpy()[None], r"values of float32"),
         ([(TINY.astype(int), 0)], r"values of int64, expected uint8"),
         ([(np.zeros((5, 5, 7), np.uint8), 0)], r"has shape \[5, 5, 7\], expected \[H, W, 3\]"),
         ([("a.png", 0)], r"is a str, expected a picture of Pillow, .*pathlib\.Path"),
         ([(Path("nowhere.png"), 0)], r"item 0 of list is not there: nowhere\.png"),
         ([{"picture": TINY}], r"an item has picture, but no image; call one image or img"),
-        ([()], "an item is empty"),
         ([(TINY, 0.5)], r"item 0 of list has label '0\.5', a float; expected a class number"),
         ([(TINY, -3)], r"has label '-3'"),
-        ([(TINY, np.array([0, 4]))], r"has as label an array \[2\]"),
-        ([(TINY, [{"bbox": 0}])], r"has label .*, a dict"),
         ([(TINY, [0]), (TINY + 1, [1])], "no names of classes; give them with --classes"),
         ([], "list has no images"),
         ((TINY, np.zeros(1)), r"have shape \[4, 4, 3\], expected .* image\[None\]"),
         ((TINY[None], np.zeros(2)), "1 images, but 2 of label; give one for each image"),
         (Stream(), r"Stream has no items by number.* list\(…\) of it .* tars"),
-        (DataLoader(Stream()), r"Stream has no items by number"),
-        (iter(PICTURES), "has no items by number"),
         (3, "int has no items by number"),
         ({"train": [], "val": []}, "there is no split of dict; give --split train or val"),
         (Pictures(lambda row: 1 / 0), r"item 0 of Pictures cannot be read \(ZeroDivisionError: .*\); mend it, or let it give"),
@@ -360,16 +334,10 @@ def module(text: str) -> Callable[[Path], str]:
         ({"images": PIXELS[:1], "masks": MAP[None], "labels": [1], "classes": MAP_CLASSES}, "other labels as well; leave"),
         (npz(images=np.array([{}], object)), "images.npy holds objects, which are pickled"),
         (npz(pictures=PIXELS), "has arrays pictures, but no images; call them images"),
-        (npz(images=PIXELS[0]), r"have shape \[40, 36, 3\]"),
-        (npz(images=PIXELS, labels=LABELS[1:]), "12 images, but 11 of label"),
-        (npz(images=PIXELS / 255), "values of float64, 0 to 1"),
         (columns(text=["a"]), "has columns text; expected images in one that is called image"),
         (columns(one=[{"bytes": b"x"}], two=[{"bytes": b"x"}]), "has several columns of images: one, two"),
         (module(""), "has no function 'make', expected one that returns images"),
-        (module("def make(): return None"), r"mine\.py:make has no items by number"),
         (module("def make(): raise KeyError('x')"), r"mine\.py:make fails in line 1 \(KeyError: 'x'\); mend it"),
-        (module("def make(): return []"), r"mine\.py:make has no images"),
-        (module("def make(year): return []"), r"mine\.py:make fails .*year"),
         (module("import nothing.at.all"), "cannot be imported in line 1"),
         ("no.such:make", r"'no\.such:make' names no function: No module named 'no'"),
     ],
@@ -384,7 +352,6 @@ def test_what_a_user_should_do(thing: Any, message: str, tmp_path: Path) -> None
     ("options", "message"),
     [
         ({"split": "test"}, "list has no splits, so there is no 'test'; leave out --split"),
-        ({"form": "folder"}, "list is no place .* leave form out"),
         ({"allow_outside": True}, "list is of form None"),
         ({"data_arguments": {"a": 1}}, "no function gives these images"),
     ],
@@ -404,12 +371,6 @@ def test_what_is_not_taken_is_said() -> None:
         open_images([(TINY, 0)])
 
 
-def test_damaged_bytes_are_recorded(tmp_path: Path) -> None:
-    images = open_images([(PNGS[0], 0), (PNGS[1][:-40], 1), (b"", 1)])
-    store = extract(tiny_encoder(), images, tmp_path / "f", on_error="record", statistics=())
-    assert store.valid.tolist() == [True, False, False]
-
-
 def test_random_transforms_are_refused() -> None:
     random = np.random.default_rng(0)
     images = open_images(Pictures(lambda row: (np.roll(PIXELS[row], random.integers(1, 9), 0), 0)))
@@ -417,22 +378,15 @@ def test_random_transforms_are_refused() -> None:
         [images.image(4) for _ in range(9)]
 
 
-@pytest.mark.parametrize("names", ["x_train y_train x_test y_test", "train_images train_labels val_images val_labels"])
-def test_splits_as_keras_and_medmnist_name_them(names: str, tmp_path: Path) -> None:
-    arrays = (PIXELS[:8], LABELS[:8], PIXELS[8:], LABELS[8:, None])
-    np.savez(tmp_path / "a", **dict(zip(names.split(), arrays, strict=True)))
-    sets = [open_images(tmp_path / "a.npz", split=split) for split in ("train", "test")]
-    assert [len(images) for images in sets] == [8, 4]
-    assert [sample.label for sample in sets[1].samples] == LABELS[8:].tolist()
+def test_splits_as_medmnist_names_them(tmp_path: Path) -> None:
+    """The examples have those of Keras."""
+    arrays = {"train_images": PIXELS[:8], "train_labels": LABELS[:8], "val_images": PIXELS[8:], "val_labels": LABELS[8:, None]}
+    np.savez(tmp_path / "a", **arrays)
+    test = open_images(tmp_path / "a.npz", split="test")
+    assert [sample.label for sample in test.samples] == LABELS[8:].tolist()
 
 
 class TestTables:
-    def test_the_only_column_of_classes_is_the_label(self, tmp_path: Path) -> None:
-        made = table({"image": [{"bytes": png} for png in PNGS[:3]], "breed": [2, 0, 1]}, image=IMAGE, breed=CLASSES)
-        pytest.importorskip("pyarrow.parquet").write_table(made, tmp_path / "a.parquet")
-        images = open_images(str(tmp_path / "a.parquet"))
-        assert (list(images.classes), [sample.label for sample in images.samples]) == (list(NAMES), [2, 0, 1])
-
     def test_the_test_set_may_be_called_validation(self, tmp_path: Path) -> None:
         Path(of_parquet(tmp_path), "train-00000-of-00002.parquet").rename(tmp_path / "validation-00000-of-00001.parquet")
         assert [len(open_images(str(tmp_path), split=split)) for split in ("train", "test", "validation")] == [7, 5, 5]
@@ -452,12 +406,11 @@ def test_split_and_arguments_are_passed(tmp_path: Path) -> None:
     lines = (
         "import numpy as np",
         "def make(split, n=1):",
-        "    shades = {'a': 7, 'b': 9}[split] + np.arange(n, dtype=np.uint8)",
-        "    return np.zeros((n, 4, 4, 3), np.uint8) + shades[:, None, None, None]",
+        "    return np.arange(48 * n, dtype='uint8').reshape(n, 4, 4, 3) + ord(split)",
     )
     source = f"{write_text(tmp_path / 'mine.py', *lines)}:make"
     images = open_images(source, split="b", data_arguments={"n": 3})
-    assert [np.asarray(images.image(row))[0, 0, 0] for row in range(3)] == [9, 10, 11]
+    assert [np.asarray(images.image(row))[0, 0, 0] for row in range(3)] == [98, 146, 194]
     with pytest.raises(DataError, match=r"mine\.py:make fails .*split"):
         open_images(source)
 
@@ -469,28 +422,23 @@ def test_a_function_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 class TestLabelMaps:
-    """Beside images, as sets for segmentation give them."""
-
     @pytest.mark.parametrize(
         "change",
         [
             Image.fromarray,
-            torch.from_numpy,
             lambda labels: labels.astype(np.int64)[None],
             lambda labels: np.where(labels == 255, -1, labels.astype(int)),
             lambda labels: {"bytes": saved(Image.fromarray(labels), "png"), "path": None},
         ],
-        ids=["picture", "tensor", "1HW", "-1", "bytes"],
+        ids=["picture", "1HW", "-1", "bytes"],
     )
-    def test_forms(self, change: Callable[[np.ndarray], Any], tmp_path: Path) -> None:
+    def test_forms(self, change: Callable[[np.ndarray], Any]) -> None:
         items = [{"image": PIXELS[0], "mask": change(MAP)}, {"image": PIXELS[1], "mask": change(0 * MAP)}]
         images = open_images({"train": items, "classes": MAP_CLASSES}, split="train")
         assert ([sample.labels for sample in images.samples], images.classes) == ([(0, 1), (0,)], MAP_CLASSES)
         np.testing.assert_array_equal(images.truths["segmentation"].label_map(images.samples[0]), MAP.view(np.int8))
         columns, sent = (one.truth_columns("segmentation") for one in (images, pickle.loads(pickle.dumps(images))))
         assert columns.digest(MAP_CLASSES) == sent.digest(MAP_CLASSES)
-        store = extract(tiny_encoder(), images, tmp_path / "f", statistics=())
-        assert store.spec.truths.keys() == {"segmentation"}
 
     def test_arrays_and_pairs_of_image_and_map(self) -> None:
         arrays = {"images": PIXELS, "masks": np.stack([MAP] * N), "classes": MAP_CLASSES}
@@ -502,7 +450,6 @@ class TestLabelMaps:
         [
             ({"mask": MAP[:9]}, r"its label map has 36 x 9 pixels \(width x height\), its image 36 x 40"),
             ({"mask": MAP + 7}, r"its label map has the value \d+ in .* expected 0 to 1, 255"),
-            ({"mask": MAP / 255}, r"its label map is an array \[40, 36\] of float64"),
         ],
     )
     def test_problems(self, item: dict[str, Any], message: str) -> None:

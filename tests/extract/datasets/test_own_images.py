@@ -46,13 +46,10 @@ def test_folders_that_are_refused(files: list[str], names: list[str], message: s
     [
         (("x.ZIP",), "x.ZIP is a file, not a set of images; expected tars, .*; unpack archives"),
         (("x.npz",), "x.npz is not as expected"),
-        (("x.parquet",), "x.parquet is not as expected"),
         (("x.jpg",), "x.jpg is a single image; .*beyondcls predict"),
         (("d/cat/",), "it holds no file"),
-        (("d/train/dataset_info.json", "d/train/data-00000-of-00001.arrow"), "a .arrow in a folder; name that .*/train "),
         (("d/README.md", "d/data/main/train-00000-of-00002.parquet"), "a .parquet in a folder; name that .*/data/main "),
         (("d/train/000.tar", "d/val/000.tar"), "a .tar in a folder; name that of one split: .*/train "),
-        (("d/list/images.csv",), "a .csv in a folder; name .*list/images.csv "),
         (("d/a.zip", "d/b.zip", "d/notes.txt"), "d has no images; expected .*; most of its files are .zip"),
     ],
 )
@@ -67,11 +64,6 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "d").symlink_to("nowhere")
     with pytest.raises(DataError, match=r"there is no folder .*d', only a link that leads nowhere"):
         open_images(str(tmp_path / "d"))
-
-
-def test_images_beside_a_table_are_images(tmp_path: Path) -> None:
-    write_file(tmp_path / "x.parquet", b"x")
-    assert len(open_images(str(write_pictures(tmp_path, "cat/deep/0.jpg")))) == 1
 
 
 def table(folder: Path, *lines: str) -> str:
@@ -95,7 +87,7 @@ def test_boxes(lines: list[str], boxes: list[object], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "is_allowed"),
-    [(path, i > 3) for i, path in enumerate(("/etc/passwd", "../a.jpg", "deep/../../a.jpg", ".", "..", "a/..", "a\0.jpg"))],
+    [("/etc/passwd", False), ("deep/../../a.jpg", False), ("..", True), ("a/..", True), ("a\0.jpg", True)],
 )
 def test_no_path_leads_out_of_the_folder(path: str, is_allowed: bool, tmp_path: Path) -> None:
     """Even where paths may, one that is no file's."""
@@ -116,8 +108,6 @@ def test_a_list_of_ones_own_may_lead_anywhere(tmp_path: Path) -> None:
     assert same == [True, True, False, False, False]
     problems = [sample.problem for sample in images.samples]
     assert problems == [None, None, None, "is in the list, but not there", "is empty (0 bytes)"]
-    with pytest.raises(DataError, match="unless you wrote it"):
-        open_images(source)  # the permission ends with the call
     with pytest.raises(DataError, match="leave out --allow-outside"):  # it is for lists of one's own
         open_images(str(tmp_path), allow_outside=True)
 
@@ -136,16 +126,10 @@ def test_label_maps_of_ones_own_list_may_be_anywhere(tmp_path: Path) -> None:
     [
         (["id,label", "1,0"], "no column path among id, label"),
         (["id,path", "1,a.jpg"], "expected one of the columns label and labels"),
-        (["id,path,label,labels", "1,a.jpg,0,0"], "expected one of the columns label and labels"),
         (["id,path,label"], "no row below the header"),
-        ([], "no column id, path among"),
         (["id,path,label", "1,a.jpg"], "row 2 has more or fewer values than the header"),
-        (["id,path,label", "1,a.jpg,0,9"], "row 2 has more or fewer values than the header"),
         (["id,path,label", "1,a.jpg,0", ",c.jpg,0"], "row 3 has no id"),
         (["id,path,label,boxes", "1,a.jpg,0,1 2 3"], r"row 2: box '1 2 3' does not have four numbers x0 y0 x1 y1"),
-        (["id,path,label,boxes", "1,a.jpg,0,1 2 3 x"], r"row 2: could not convert string to float: 'x'"),
-        (["id,path,label", '1,a.jpg,"0'], "not as expected .*unexpected end of data"),
-        (["id,path,label", "1,a.jpg,0", "1,c.jpg,0"], "id '1' appears twice"),
         (["id,path,label", "1,a.jpg,0;2"], "has several labels an image, but no names of classes; give them with --classes"),
     ],
 )

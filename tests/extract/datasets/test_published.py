@@ -26,18 +26,15 @@ def test_the_inner_folder_is_taken_too(name: str, tmp_path: Path) -> None:
     ("name", "extra"),
     [
         ("food101", "food-101/images/waffles/8.jpg"),
-        ("cub", "CUB_200_2011/images/d.jpg"),
         ("coco", "val2017/9.jpg"),
         ("nus-wide", "Flickr/9.jpg"),
-        ("stanford-cars", "stanford_cars/cars_train/9.jpg"),
     ],
 )
 def test_images_that_are_in_no_list(name: str, extra: str, tmp_path: Path) -> None:
     source = write_example(tmp_path, name)
     write_file(tmp_path / extra, picture(0, "jpeg"))
     [problem] = open_images(source, split="val2017" if name == "coco" else "train").problems
-    assert problem.startswith("1 images in ")
-    assert f"are in no list, e.g. {Path(extra).name if name != 'food101' else 'waffles/8.jpg'}; complete the lists" in problem
+    assert re.match(r"1 images in .*, e\.g\. (waffles/8|9)\.jpg", problem)
 
 
 @pytest.mark.parametrize(
@@ -66,30 +63,24 @@ CARS_META = "stanford_cars/devkit/cars_meta.mat"
     [
         ("food101", "train", FOOD_TRAIN, "{", "[", r"train\.json is not as expected .*CLASS/ID"),
         ("food101", "train", FOOD_TRAIN, "waffles/7", "../../7", r"'\.\./\.\./7\.jpg', which is not inside .*do not use"),
-        ("food101", "train", FOOD_TRAIN, '"waffles/7"', "7", r"train\.json is not as expected"),
         ("pets", "test", PETS_TEST, "1 1 1", "", r"test\.txt is not as expected .*Abyssinian_100 1 1 1"),
         ("pets", "test", PETS_TEST, " 1 1 1", " 4 1 1", r"no image is of breed 3"),
-        ("pets", "test", PETS_TEST, " 1 1 1", " 0 1 1", r"a breed below 1"),
-        ("pets", "test", PETS_TEST, "Abyssinian_2", "/etc/x_2", r"'/etc/x_2\.jpg', which is not inside"),
         ("cub", "train", f"{CUB}/images.txt", "3 002", "4 002", r"image 3 is not in both of images\.txt and image_class_l"),
-        ("cub", "train", f"{CUB}/images.txt", "3 002", "2 002", r"images\.txt is not as expected .*appears twice"),
         ("cub", "train", f"{CUB}/train_test_split.txt", "2 1", "2 7", "has '7' for image 2, expected 0 or 1"),
         ("cub", "train", f"{CUB}/bounding_boxes.txt", "2 1.0 ", "2 ", "not as expected .*lists of the same images"),
-        ("cub", "train", f"{CUB}/image_class_labels.txt", "3 2", "3 9", "not as expected .*'9'"),
-        ("cub", "train", f"{CUB}/images.txt", "001.Black_footed_Albatross/b", "../b", r"'\.\./b\.jpg', which is not inside"),
         ("nus-wide", "test", NUS_TEST, "actor", "..\\..", r"which is not inside .*Flickr; do not use this list"),
         ("nus-wide", "test", BEACH, "1\n", "", r"has 0 lines, expected 1 lines of 0 or 1"),
-        ("nus-wide", "test", BEACH, "1", "2", r"has a line '2', expected 1 lines"),
         ("coco", "val2017", INSTANCES, 'y_id": 90', 'y_id": 91', r"an annotation is of category 91, which is not among"),
-        ("coco", "val2017", INSTANCES, "[3, 3, 1, 1]", "[3, 3, 1]", r"not as expected .*images, annotations"),
         ("coco", "val2017", INSTANCES, '"5.jpg"', '"/etc/5.jpg"', r"'/etc/5\.jpg', which is not inside"),
         ("coco-panoptic", "val2017", PANOPTIC, None, '{"images": []}', "is not as expected .*segments_info"),
         ("coco-panoptic", "val2017", PANOPTIC, 'y_id": 184}]', 'y_id": 7}]', "a segment is of category 7, which is not among"),
         ("coco-panoptic", "val2017", PANOPTIC, '"000000000003.png"', '"../../a.png"', r"\.\./a\.png', which is not inside"),
-        ("coco-stuff", "val2017", LABELS, None, "0: person\n1: sky\n", r"labels\.txt is not as expected .*`0: unlabeled`"),
         ("coco-stuff", "val2017", LABELS, None, "1: person\n2: sky\n", r"labels\.txt is not as expected .*`0: unlabeled`"),
         ("ade20k", "val", "objectInfo150.txt", None, "Idx\tName\n2\twall\n", r"150\.txt is not .*do not count from 1"),
-        ("label-maps", "val", "label-colours.txt", None, "\n", r"label-colours\.txt is not as expected .*no class"),
+        ("label-maps", "train", "label-colours.txt", None, "1 2 sky", "line '1 2 sky' is no colour with a name"),
+        ("label-maps", "train", "label-colours.txt", None, "1 2 300 sky", "has a value above 255"),
+        ("label-maps", "train", "label-colours.txt", None, "9 9 9 a\n9 9 9 b", r"colour \[9, 9, 9\] appears twice"),
+        ("label-maps", "train", "label-colours.txt", None, "0 0 0 void", "no class"),
         ("label-maps", "val", "other.txt", None, "", "has neither images nor label maps of this split; expected the folders"),
         ("stanford-cars", "test", CARS_META, None, b"no MATLAB file" * 20, "cannot be read .*: expected a MATLAB file with cl"),
     ],

@@ -1,7 +1,5 @@
 """WebDataset tars: what is read, and that nothing is lost without a word."""
 
-import bz2
-import gzip
 import io
 import lzma
 import tarfile
@@ -18,7 +16,6 @@ from tests.extract.untrusted import reading
 
 
 def tar_of(path: Path, *members: tuple[str, bytes], form: int = tarfile.PAX_FORMAT) -> Path:
-    """A tar of these members, in this order."""
     with tarfile.open(path, "w", format=form) as archive:
         for name, data in members:
             member = tarfile.TarInfo(name)
@@ -92,7 +89,6 @@ Members = Sequence[tarfile.TarInfo]
 
 
 def end_of(member: tarfile.TarInfo) -> int:
-    """Of its blocks."""
     return member.offset_data + -(-member.size // 512) * 512
 
 
@@ -101,25 +97,15 @@ def end_of(member: tarfile.TarInfo) -> int:
     [
         (lambda whole, _: b"", " is empty (0 bytes); write it again"),
         (lambda whole, _: b"no tar at all, but long enough to be one" * 40, " is not a whole tar: "),
-        *(
-            (lambda whole, _, module=module: module.compress(whole), f" is not a whole tar: it is compressed ({name})")
-            for module, name in ((gzip, "gzip"), (bz2, "bzip2"), (lzma, "xz"))
-        ),
-        (lambda whole, members: whole[: members[2].offset + 100], NO_END.format(1)),
-        (lambda whole, members: whole[: members[2].offset], NO_END.format(1)),
+        (lambda whole, _: lzma.compress(whole), " is not a whole tar: it is compressed (xz)"),
         (lambda whole, members: whole[: members[4].offset], NO_END.format(2)),
         (lambda whole, members: whole[: end_of(members[3])], NO_END.format(2)),
-        (lambda whole, members: whole[: (at := members[4].offset + 3)] + b"?" + whole[at + 1 :], NO_END.format(2)),
         (lambda whole, members: whole[: members[5].offset_data + members[5].size + 1], " is not a whole tar: "),
         (lambda whole, members: whole[: end_of(members[5]) + 512], ""),  # one block of zeros is enough
         (lambda whole, _: whole + whole, " goes on behind its end-of-archive marker (byte "),
-        *(
-            (lambda whole, _, kind=kind: header(kind=kind) + LINKED, ": member 'a.png' is a link or device, expected a file")
-            for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE)
-        ),
+        (lambda whole, _: header(kind=tarfile.SYMTYPE) + LINKED, ": member 'a.png' is a link or device, expected a file"),
         (lambda whole, _: header("1.png") + LINKED, ": member '1.png' appears twice; ids must be unique"),
         (lambda whole, _: header("x.txt") + bytes(1024), " has no images; expected members like KEY.png and KEY.cls"),
-        (lambda whole, _: bytes(10240), " has no images; expected members like KEY.png and KEY.cls"),
     ],
 )
 def test_damaged_tars(change: Callable[[bytes, Members], bytes], problem: str, tmp_path: Path) -> None:
@@ -151,13 +137,10 @@ def test_a_sample_in_which_a_tar_is_cut_is_not_forgotten(tmp_path: Path) -> None
         ({"png": b"", "cls": 0}, 0, "is empty (0 bytes)"),
         *(
             ({"png": picture(0), "cls": text}, None, f"has label {shown!r}, expected an integer from 0")
-            for text, shown in (
-                (b"cat", "cat"), (b"-1", "-1"), (b"1.5", "1.5"), (b"", ""), (b"4294967296", "4294967296"),
-                (b"\xff\xfe", "\ufffd" * 2), ("²".encode(), "\ufffd" * 2)
-            )
+            for text, shown in ((b"-1", "-1"), (b"", ""), (b"4294967296", "4294967296"), ("²".encode(), "\ufffd" * 2))
         ),
     ],
-)  # fmt: skip
+)
 def test_damaged_samples(members: dict[str, object], label: int | None, problem: str, tmp_path: Path) -> None:
     tar = write_tar(tmp_path / "a.tar", [*samples(1), {"__key__": "bad", **members}])
     images = open_images(str(tar))
@@ -172,7 +155,6 @@ def of_members(folder: Path, *names: str) -> ImageSet:
 
 
 WITH_DOTS = "img1.png img1.cls img.V2.png img.V2.cls d.d/x_0.5.png d.d/x_0.5.cls a.b.c.png a.b.c.cls"
-BEGINS_ANOTHER = ["img.png", "img.cls", "x.png", "x.cls", "img.v2.png", "img.v2.cls"]
 
 
 @pytest.mark.parametrize(
@@ -180,21 +162,15 @@ BEGINS_ANOTHER = ["img.png", "img.cls", "x.png", "x.cls", "img.v2.png", "img.v2.
     [
         # Keys with dots have an image and a label of their own, also if another begins as they do, in the order of the tar.
         (WITH_DOTS, {"img1": (0, 1), "img.V2": (2, 3), "d.d/x_0.5": (4, 5), "a.b.c": (6, 7)}, {}),
-        (" ".join(BEGINS_ANOTHER), {"img": (0, 1), "x": (2, 3), "img.v2": (4, 5)}, {}),
-        (" ".join(BEGINS_ANOTHER[::-1]), {"img.v2": (1, 0), "x": (3, 2), "img": (5, 4)}, {}),
+        ("img.v2.cls img.v2.png x.cls x.png img.cls img.png", {"img.v2": (1, 0), "x": (3, 2), "img": (5, 4)}, {}),
         # Without any label they are samples, too, and the set is one without labels.
         ("a.1.png a.2.png b.png b.json", {"a.1": (0, None), "a.2": (1, None), "b": (2, None)}, {}),
         # More formats, and images by content; one that was read before wins, whatever the order.
-        *((f"{name} 0.cls", {"0": (0, 1)}, {}) for name in ("0.jfif", "0.avif", "0.JP2", "0.unknown", "0")),
-        ("0.pgm 0.png 0.cls", {"0": (1, 2)}, {FURTHER: (1, "0.pgm")}),
-        # Further pictures of a key.
+        *((f"{name} 0.cls", {"0": (0, 1)}, {}) for name in ("0.JP2", "0.unknown", "0")),
         ("0.png 0.cls 0.mask.png", {"0": (0, 1)}, {FURTHER: (1, "0.mask.png")}),
-        ("0.png 0.cls 0.jpg", {"0": (0, 1)}, {FURTHER: (1, "0.jpg")}),
         ("0.png 0.cls 0.tga 0.pgm", {"0": (0, 1)}, {FURTHER: (2, "0.pgm")}),
-        ("0.png 0.cls 0.depth.png 0.depth.json", {"0": (0, 1)}, {FURTHER: (1, "0.depth.png")}),
         # Clutter and texts.
-        ("__MACOSX/._0.png ._0.png d/.DS_Store 0.png 0.cls", {"0": (3, 4)}, {CLUTTER: (3, "._0.png")}),
-        ("0.png 0.cls lost.json", {"0": (0, 1)}, {OTHER: (1, "lost.json")}),
+        ("._0.png d/.DS_Store 0.png 0.cls a.json", {"0": (2, 3)}, {CLUTTER: (2, "._0.png"), OTHER: (1, "a.json")}),
     ],
 )
 def test_what_names_make_of_members(names: str, expected: dict[str, Any], left_out: dict[Any, Any], tmp_path: Path) -> None:
@@ -203,12 +179,6 @@ def test_what_names_make_of_members(names: str, expected: dict[str, Any], left_o
     assert [(s.id, (numbers[s.read()], s.label)) for s in images.samples] == [*expected.items()]
     assert (images.all_problems(), images.left_out.by_reason) == ([], left_out)
     assert images.is_unlabelled == ("cls" not in names)
-
-
-@pytest.mark.parametrize("names", [("0.cr2",), ("0.dng", "1.svg")])
-def test_pictures_that_cannot_be_read_are_lost(names: tuple[str, ...], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=rf"1 are taken and {len(names)} are not; .*{names[0]}.*--allow-left-out"):
-        of_members(tmp_path, "x.png", "x.cls", *names)
 
 
 def test_images_beside_tars_are_lost(tmp_path: Path) -> None:
@@ -221,7 +191,6 @@ def test_images_beside_tars_are_lost(tmp_path: Path) -> None:
 
 
 def field(text: str) -> bytes:
-    """A further field of a pax header."""
     length = len(text) + 2
     length += len(str(length + len(str(length)) - 1))
     return f"{length} {text}\n".encode()
@@ -236,11 +205,8 @@ SOUND, END = header("b.png", 3) + b"abc".ljust(512, b"\0"), bytes(1024)
 HOSTILE = {
     "a member before itself": header(size=-512) + END,
     "a member that is the next one": SOUND + header(size=-512) + END,
-    "a name before itself": header("x", -512, tarfile.GNUTYPE_LONGNAME) + header() + END,
-    "further fields that lead back": SOUND + header(pax=field("size=-1536")) + END,
     "clutter that leads back": SOUND + header(".DS_Store", pax=field("size=-1536")) + END,
     "a name of a terabyte": header("x", 1 << 40, tarfile.GNUTYPE_LONGNAME) + header() + END,
-    "fields of a terabyte": header("x", 1 << 40, tarfile.XHDTYPE) + header() + END,
     "a member of a terabyte": header(size=1 << 40) + END,
     "a field that is a long number": header(pax=b"1" * 3_000_000) + END,
     "a name of slashes": header(pax=field("path=" + "/" * 32_000 + "a")) + END,

@@ -18,8 +18,6 @@ PAGE = Path(__file__).resolve().parents[3] / "docs/encoders.md"
 
 
 class Row(NamedTuple):
-    """A line of the table, as it is on the page."""
-
     encoder: str
     name: str
     cls: str

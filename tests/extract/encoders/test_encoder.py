@@ -56,7 +56,7 @@ def test_tokens_survive_a_next_block_that_works_in_place():
 
 @pytest.mark.parametrize(
     ("patches", "index"),
-    [((9,), 4), ((16,), 10), ((12,), 6), ((24, (4, 6)), 15), ((15, (3, 5)), 7), ((24, (5, 5)), 12)],
+    [((16,), 10), ((12,), 6), ((24, (4, 6)), 15), ((15, (3, 5)), 7), ((24, (5, 5)), 12)],
 )
 def test_centre(patches, index):
     assert centre(*patches) == index
@@ -79,10 +79,9 @@ def test_how_to_compute(how, tolerance, monkeypatch):
         sharpen(encoder.model, 8)
     other.run_with(**how)
     assert (plain.compute_dtype, other.compute_dtype) == ("float32", "bfloat16" if "amp" in how else "float32")
-    for _ in range(2):
-        given, expected = (e(IMAGES, [0, 1], e.statistics, maps=[1]) for e in (other, plain))
-        for part in ("patch", "statistics", "maps"):
-            torch.testing.assert_close(getattr(given, part), getattr(expected, part), rtol=0, atol=tolerance)
+    given, expected = (e(IMAGES, [1], ["cls_self"], maps=[1]) for e in (other, plain))
+    for part in ("patch", "statistics", "maps"):
+        torch.testing.assert_close(getattr(given, part), getattr(expected, part), rtol=0, atol=tolerance)
     difference = (given.patch[1] - expected.patch[1]).abs().max()
     assert ("amp" in how) == (difference > 1e-4)
     torch.testing.assert_close(given.statistics["cls_self"], expected.statistics["cls_self"], rtol=0, atol=1e-3)

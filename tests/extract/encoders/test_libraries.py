@@ -27,16 +27,12 @@ TRANSFORMERS = {
     "ViTModel": ({}, True, 0, True),
     "DeiTModel": ({}, True, 1, True),  # the distillation token counts as a register
     "ViTMAEModel": ({}, True, 0, True),
-    "ViTMSNModel": ({}, True, 0, True),
     "BeitModel": ({"use_relative_position_bias": True, "use_mask_token": True}, True, 0, False),
-    "Data2VecVisionModel": ({}, True, 0, False),
     "Dinov2Model": ({}, True, 0, True),
     "Dinov2WithRegistersModel": ({"num_register_tokens": 4}, True, 4, True),
     "DINOv3ViTModel": ({"num_register_tokens": 4}, True, 4, True),
     "CLIPVisionModel": ({}, True, 0, True),
-    "SiglipVisionModel": ({}, False, 0, True),
     "Siglip2VisionModel": ({"num_patches": 16}, False, 0, True),
-    "IJepaModel": ({}, False, 0, True),
     "Aimv2VisionModel": ({}, False, 0, False),  # an RMSNorm with weights
 }
 
@@ -75,7 +71,7 @@ def test_other_sizes_interpolate_positions():
 
 TORCHVISION = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 3, "hidden_dim": 24, "mlp_dim": 48}
 OPEN_CLIP = {"image_size": 32, "patch_size": 8, "width": 24, "layers": 2, "heads": 3, "mlp_ratio": 2.0}
-POOLING = {"attentional_pool": True, "attn_pooler_heads": 4, "attn_pooler_queries": 4}
+OPEN_CLIP |= {"attentional_pool": True, "attn_pooler_heads": 4, "attn_pooler_queries": 4}
 TIMM = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
 
 
@@ -84,9 +80,7 @@ TIMM = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads
     [
         (torchvision.models.VisionTransformer, TORCHVISION),
         (open_clip.transformer.VisionTransformer, OPEN_CLIP),
-        (open_clip.transformer.VisionTransformer, OPEN_CLIP | POOLING),
         (timm.create_model, TIMM | {"model_name": "vit_tiny_patch16_224"}),
-        (timm.create_model, TIMM | {"model_name": "vit_small_patch14_reg4_dinov2"}),
         (timm.create_model, TIMM | {"model_name": "eva02_tiny_patch14_224"}),
     ],
 )
@@ -187,10 +181,8 @@ def mine(tmp_path):
 
 def test_a_function_in_a_file(mine):
     given = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
-    one, two = (
-        load_encoder(f"{mine}:make", **given),
-        load_encoder("deep", model=f"{mine}:make", arguments={"depth": 2}, **given),
-    )
+    one = load_encoder(f"{mine}:make", **given)
+    two = load_encoder("deep", model=f"{mine}:make", arguments={"depth": 2}, **given)
     assert (one.n_blocks, two.n_blocks, two.name) == (1, 2, "deep")
     assert json.loads(two.architecture) == json.loads(one.architecture) | {"depth": 2}
     wrapped_there = load_encoder("there", model=f"{mine}:made", crop_pct=1.0, family="labels")
@@ -207,12 +199,9 @@ def test_a_function_in_a_file(mine):
         ("FILE:fails", {}, r"FILE:fails fails in line \d+ \(ValueError: no weights\); mend it"),
         *((f"FILE:{name}", {}, f"has no function '{name}'") for name in ("lost", "not_a_function")),
         ("nowhere.py:make", {}, "there is no file 'nowhere.py'"),
-        ("no.such.package:make", {}, "'no.such.package:make' names no encoder: No module named 'no'"),
         ("FILE:make", {"checkpoint": "w.pth"}, "makes its own model; leave --checkpoint out, and read w.pth there"),
         ("FILE:make", {"weights": "0" * 32}, "have digest .*, expected 0{32}"),
-        ("FILE:make", {"arguments": {"width": 3}}, "FILE:make fails .*width"),
         ("FILE:made", {"input_size": 64}, "has wrapped it for its own input size; leave input_size out"),
-        ("transformers:/nowhere/at/all", {}, "transformers:/nowhere/at/all could not be loaded"),
         ("torchvision:no_such_vit", {"random_seed": 0}, "torchvision:no_such_vit could not be loaded"),
     ],
 )

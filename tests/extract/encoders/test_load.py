@@ -40,13 +40,13 @@ def state(**changes: Any) -> dict[str, torch.Tensor]:
 def load(tmp_path):
     """`mine` of a file with this content, and what was noted; the file is already there if there is no content."""
 
-    def load(content=None, form=".pth", name="mine", into=None, **options):
+    def load(content=None, form=".pth", name="mine", **options):
         file = tmp_path / f"w{form}"
         if content is not None:
             (torch.save if form == ".pth" else safetensors.torch.save_file)(content, file)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", BeyondClsWarning)
-            options = {"model": MODEL, "arguments": {**TINY, **(into or {})}, **options}
+            options = {"model": MODEL, "arguments": TINY, **options}
             encoder = load_encoder(name, checkpoint=file, **options)
         return encoder, [str(warning.message) for warning in caught if warning.category is BeyondClsWarning]
 
@@ -55,17 +55,16 @@ def load(tmp_path):
 
 OF_THE_TRANSFORM = [
     ({"crop_mode": "centre"}, "unknown crop mode 'centre'; did you mean 'center'"),
-    ({"interpolation": "bicubik"}, "unknown interpolation 'bicubik'; did you mean 'bicubic'"),
     ({"std": (0.5, 0, 0.5)}, r"std is \(0\.5, 0, 0\.5\), expected numbers above 0: pixels are divided"),
-    *(({"mean": mean}, "mean is .*, expected three numbers") for mean in ((0.5,), 0.5, (0.5, float("nan"), 0.5), "0.5")),
+    *(({"mean": mean}, "mean is .*, expected three numbers") for mean in ((0.5,), (0.5, float("nan"), 0.5), "0.5")),
     ({"mean": (123.7, 116.3, 103.5)}, "divide those of 0 to 255 by 255"),
-    *(({"crop_pct": share}, f"crop_pct is {share}, expected a share above 0 and up to 1") for share in (87.5, 0)),
+    *(({"crop_pct": share}, f"crop_pct is {share}, expected a share above 0") for share in (87.5, 0)),
+    ({"cut": "gpu"}, "cut"),
+    ({"cut": "torch", "interpolation": "lanczos"}, "bicubic and bilinear"),
+    ({"cut": "draft", "crop_mode": "slide"}, "windows"),
+    ({"crop_pct": 0.9, "crop_mode": "slide"}, "crop_pct is 0.9, expected 1 with the crop mode slide"),
     ({"input_size": 44}, "input_size is 44, expected a multiple of the 8 pixels of a patch of tiny; give 40 or 48"),
-    ({"input_size": "36x48"}, "36x48, expected a multiple of the 8 pixels of a patch of tiny; give 32x48 or 40x48"),
-    *(
-        ({"input_size": size}, r"input_size is .*, expected the side .*, or its height and width, e\.g\. 336x448")
-        for size in ("32", "32x", "axb", "32x48x3", (32,), (32, 0), True, 1.5)
-    ),
+    *(({"input_size": size}, r"input_size is .*, expected the side") for size in ("32", "32x48x3", (32, 0), True, 1.5)),
 ]
 
 
@@ -73,14 +72,10 @@ OF_THE_TRANSFORM = [
     ("name", "options", "message"),
     [
         ("quickstart-mea", {}, "unknown encoder 'quickstart-mea'; did you mean 'quickstart-mae'"),
-        ("vit_bse_patch16_224", {}, "unknown encoder 'vit_bse_patch16_224'; did you mean 'vit_base_patch16_224'"),
         ("mine", {"model": "vit_tiny_patch61_224"}, "did you mean 'vit_tiny_patch16_224'"),
         ("mine", {"model": "resnet18", "random_seed": 0}, "mine is not a ViT: ResNet has no `blocks`"),
         ("mine", {"checkpoint": "x.pt", "random_seed": 3}, r"checkpoint \(x\.pt\) and a random seed \(3\); give one"),
-        *(
-            ("mine", {"model": MODEL, "random_seed": 0, option: "x"}, "without a checkpoint")
-            for option in ("checkpoint_key", "checkpoint_prefix", "ignore")
-        ),
+        ("mine", {"model": MODEL, "random_seed": 0, "ignore": "x"}, "without a checkpoint"),
         ("mine", {"family": "join-embeding"}, "did you mean 'joint embedding'"),
         ("mine", {"model": "quickstart-mae", "random_seed": 1, "family": "labels"}, r"\(seed 1\), but its family is 'labels'"),
         ("mixer-b16", {"random_seed": 0, "input_size": 448}, "448, but mixer-b16 takes images of 224 x 224 pixels only"),
@@ -93,12 +88,11 @@ def test_refused(name, options, message):
         load_encoder(name, **options)
 
 
-@pytest.mark.parametrize("model", ["cait_xxs24_224", "xcit_nano_12_p8_224"])  # XCiT's patches have one side
-def test_a_vit_whose_cls_joins_behind_the_blocks(model):
+def test_a_vit_whose_cls_joins_behind_the_blocks():
     """Position 0 in the blocks of CaiT is a patch; taking it for [cls] would be wrong without a word."""
     need_cait()
     with pytest.raises(BeyondClsError, match="tiny is not a plain ViT: block 1 has 16 tokens, the output 17"):
-        tiny_encoder(model=model)(torch.randn(1, 3, 32, 32), [1])
+        tiny_encoder(model="cait_xxs24_224")(torch.randn(1, 3, 32, 32), [1])
 
 
 class TestTransform:
@@ -119,13 +113,10 @@ class TestTransform:
         assert tagged.described_transform["mean"] == [0.5, 0.5, 0.5]
 
     @pytest.mark.parametrize(
-        ("given", "n_notes"),
-        [
-            ({"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.5, 1]}, 1),
-            ({"mean": [0, 0, 0], "std": [1, 1, 1], "crop_pct": 1, "crop_mode": "squash", "interpolation": "bilinear"}, 0),
-        ],
+        ("more", "n_notes"), [({}, 1), ({"crop_pct": 1, "crop_mode": "squash", "interpolation": "bilinear"}, 0)]
     )
-    def test_what_is_given_wins_and_the_rest_is_said(self, given, n_notes, load):
+    def test_what_is_given_wins_and_the_rest_is_said(self, more, n_notes, load):
+        given = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.5, 1], **more}
         encoder, notes = load(state(), **given)
         assert {name: encoder.described_transform[name] for name in given} == given
         assert len(notes) == n_notes
@@ -143,11 +134,9 @@ class TestTransform:
     @pytest.mark.parametrize(
         ("name", "given", "says"),
         [
-            ("vit_base_patch16_224.mae", {}, "has the weights of mae-b16, but timm's transform: crop_pct 0.9 (not 0.875); "),
             ("vit_base_patch16_224.mae", {}, "give --encoder mae-b16 or --crop-pct 0.875"),
             ("vit_base_patch16_224.mae", {"crop_pct": 0.9}, ""),
             ("vit_small_patch14_dinov2.lvd142m", {}, "input_size 518 (not 224)"),
-            ("vit_base_patch16_224.augreg_in21k", {}, ""),
         ],
     )
     def test_timms_names_of_weights_that_the_registry_has(self, name, given, says, monkeypatch):
@@ -171,19 +160,17 @@ def test_safetensors_in_float16(load):
 
 
 @pytest.mark.parametrize(
-    ("of", "into", "message"),
+    ("of", "message"),
     [
-        ({"depth": 1}, {}, r"18 of the model's 30 tensors\. missing \(12\): blocks\.1\.attn\.proj\.bias, .*, …$"),
-        ({"depth": 3}, {}, r"30 of the model's 30 tensors\. unexpected \(12\): blocks\.2\.attn\.proj\.bias, .*, …\. It"),
-        ({"img_size": 64}, {}, r"29 of .* 30 .* shape \(1\): pos_embed \[1, 65, 32\] for \[1, 17, 32\].* img_size: 64 }$"),
-        ({}, {"reg_tokens": 4}, r"missing \(1\): reg_token; other shape \(1\): pos_embed"),
-        ({"qk_norm": True, "depth": 1}, {"depth": 1}, r"unexpected \(4\): blocks\.0\.attn\.k_norm\.bias, "),
+        ({"depth": 1}, r"18 of the model's 30 tensors\. missing \(12\): blocks\.1\.attn\.proj\.bias, .*, …$"),
+        ({"depth": 3}, r"30 of the model's 30 tensors\. unexpected \(12\): blocks\.2\.attn\.proj\.bias, .*, …\. It"),
+        ({"img_size": 64}, r"29 of .* 30 .* shape \(1\): pos_embed \[1, 65, 32\] for \[1, 17, 32\].* img_size: 64 }$"),
     ],
-    ids=["missing", "unexpected", "shape", "missing and shape", "norms"],
+    ids=["missing", "unexpected", "shape"],
 )
-def test_of_another_architecture(of, into, message, load):
+def test_of_another_architecture(of, message, load):
     with pytest.raises(BeyondClsError, match=r"w\.safetensors \(for vit_tiny_.*another architecture.*" + message):
-        load(state(**of), ".safetensors", into=into)
+        load(state(**of), ".safetensors")
 
 
 class OfAnyKind:
@@ -214,23 +201,16 @@ CUT = "is not a readable checkpoint: "
 @pytest.mark.parametrize(
     ("form", "content", "message"),
     [
-        *((".safetensors", damaged, CUT) for damaged in (b"", TENSORS[:-100], b"\xff" * 16 + TENSORS[16:])),
-        *((".pth", damaged, CUT) for damaged in (b"", SOUND[:1000], SOUND[:-100])),
-        *(
-            (
-                ".pth",
-                torch_bytes({**state(), "norm.bias": torch.full((32,), x)}),
-                "NaN or Inf in norm.bias",
-            )
-            for x in (torch.nan, torch.inf)
-        ),
-        *((".pth", torch_bytes(empty), "no dictionary of tensors") for empty in ({}, {"model": {}}, {"weight": 3})),
+        *((".safetensors", damaged, CUT) for damaged in (b"", TENSORS[:-100])),
+        *((".pth", damaged, CUT) for damaged in (b"", SOUND[:-100])),
+        (".pth", torch_bytes({**state(), "norm.bias": torch.full((32,), torch.inf)}), "NaN or Inf in norm.bias"),
+        *((".pth", torch_bytes(empty), "no dictionary of tensors") for empty in ({"model": {}}, {"weight": 3})),
         (".pth", torch_bytes([1, 2]), "holds a list, expected a dictionary of tensors"),
         (".pth", torch_bytes({"lr": Fraction(1, 3)}), "more than tensors, a fractions.Fraction, and is not loaded"),
         (".pth", torch_bytes({"lr": OfAnyKind()}), "more than tensors, a numpy.dtype 'O8', and is not loaded"),
         (".pth", script_archive(), "a TorchScript archive, which holds code"),
         (".pth", tarfile.TarInfo("pickle").tobuf(), r"the \.tar format of old torch"),
-        *((".pth", other, "torch.save did not write it") for other in (b"<html>404</html>", pickle.dumps(state, protocol=5))),
+        (".pth", b"<html>404</html>", "torch.save did not write it"),
     ],
     ids=lambda part: part[:30] if isinstance(part, str) else "",
 )
@@ -252,8 +232,6 @@ def test_code_in_a_checkpoint_is_not_run(save, tmp_path):
 
 
 class TestWhatTrainingsLeave:
-    """Beside weights."""
-
     @pytest.fixture
     def read(self, tmp_path):
         """What is read of a file whose pickle names a module otherwise than this machine does."""

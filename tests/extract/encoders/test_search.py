@@ -4,18 +4,15 @@ import re
 import shlex
 import warnings
 from collections.abc import Mapping
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 from torch import Tensor
 
 from extract.encoders import Encoder, load_encoder
 from extract.encoders.pretrained import timm_model
-from extract.encoders.search import find
 from store import BeyondClsError
 from store.errors import BeyondClsWarning
 from tests.extract.encoders.official import values_of
@@ -31,7 +28,6 @@ A, B, C = NETWORKS
 
 
 def load(folder: Path, content: Any, **options: Any) -> tuple[Encoder, list[str]]:
-    """The encoder, and what was noted of its file."""
     torch.save(content, folder / "w.pth")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BeyondClsWarning)
@@ -64,7 +60,6 @@ def behind(prefix: str, state: Mapping[str, Tensor]) -> State:
 
 
 def one(*names: str) -> State:
-    """Tensors that are not the encoder's."""
     return {name: torch.zeros(1) for name in names}
 
 
@@ -74,12 +69,15 @@ def wrapped(state: Mapping[str, Tensor]) -> State:
     return {name.replace(*inner[0]).replace(*inner[1]): value for name, value in state.items()}
 
 
-PREFIXES = ("model.", "module.", "backbone.", "encoder.", "teacher.backbone.", "timm_model.", "net.0.", "visual.trunk.")
-KEYS = ("module", "teacher", "target_encoder", "state_dict_ema", "model_ema", "model/ema", "classy_state_dict/base_model/trunk")
-
-
 @pytest.mark.parametrize(
-    ("key", "prefix"), [*zip(cycle(["state_dict", "model", ""]), PREFIXES, strict=False), *((key, "") for key in KEYS)]
+    ("key", "prefix"),
+    [
+        ("state_dict", "module."),
+        ("model", "teacher.backbone."),
+        ("", "net.0."),
+        ("model_ema", ""),
+        ("classy_state_dict/base_model/trunk", ""),
+    ],
 )
 def test_a_key_and_a_prefix_are_found_and_noted(key, prefix, tmp_path):
     content: Any = behind(prefix, A)
@@ -91,33 +89,16 @@ def test_a_key_and_a_prefix_are_found_and_noted(key, prefix, tmp_path):
     assert options_in(note) == [{"checkpoint_key": key, "checkpoint_prefix": prefix}]
 
 
-class TestNamesOfHowATrainingRan:
-    @pytest.mark.parametrize(
-        "prefix",
-        [
-            "_orig_mod.",
-            "module._orig_mod.",
-            "_orig_mod.module.",
-            "_fsdp_wrapped_module.",
-            "model._forward_module.backbone.",
-        ],
-    )
-    def test_as_prefix(self, prefix, tmp_path):
-        content = {"model": behind(prefix, A)}
-        part = re.search(r"_\w+", prefix)[0]
-        assert load(tmp_path, content)[1][-1].endswith(f"without {part}")
-        assert which(tmp_path, content) == which(tmp_path, content, checkpoint_prefix=prefix) == 0, "as it is in the file"
-
-    @pytest.mark.parametrize(
-        ("prefix", "beside", "model"),
-        [("_fsdp_wrapped_module.", {}, MODEL), ("_orig_mod.", one("decoder_embed.weight"), "mae-s16")],
-    )
-    def test_amid_names(self, prefix, beside, model, tmp_path):
-        content = behind(prefix, wrapped(A) | beside)
-        assert which(tmp_path, content, model=model) == 0
-        (note,) = load(tmp_path, content, model=model)[1]
-        parts = dict.fromkeys([prefix[:-1], "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
-        assert note == f"mine: names are taken without {', '.join(parts)}"
+@pytest.mark.parametrize(
+    ("prefix", "beside", "model"),
+    [("_fsdp_wrapped_module.", {}, MODEL), ("_orig_mod.", one("decoder_embed.weight"), "mae-s16")],
+)
+def test_names_of_how_a_training_ran(prefix, beside, model, tmp_path):
+    content = behind(prefix, wrapped(A) | beside)
+    assert which(tmp_path, content, model=model) == 0
+    (note,) = load(tmp_path, content, model=model)[1]
+    parts = dict.fromkeys([prefix[:-1], "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
+    assert note == f"mine: names are taken without {', '.join(parts)}"
 
 
 HEAD = one("head.weight", "head.bias")
@@ -128,24 +109,19 @@ HEADS = one("dino_head.mlp.0.weight", "ibot_head.last_layer.weight_v")
 FILES: dict[str, tuple[dict[str, Any], int]] = {
     "as they are": (A, 0),
     "with an optimizer": ({"state_dict": A, "optimizer": {"state": {0: one("exp_avg")}}}, 0),
-    "with classifier": ({"model": A | HEAD}, 0),
     "MAE": ({"model": A | DECODER, "epoch": 799}, 0),
     "MAE, compiled, in parallel": ({"model": behind("module._orig_mod.", A | DECODER)}, 0),
     "DINO": ({"teacher": behind("backbone.", A | DINO_HEAD), "student": behind("module.backbone.", B | DINO_HEAD)}, 1),
     "iBOT": ({"student": behind("module.backbone.", B | one("masked_embed")), "teacher": behind("module.backbone.", A)}, 1),
-    "DINOv2": ({"teacher": behind("backbone.", A | one("mask_token")) | HEADS, "iteration": 3}, 0),
     "DINOv2 of Lightning": ({"state_dict": behind("student.backbone.", B) | behind("teacher.backbone.", A) | HEADS}, 1),
     "teacher beside bare names": ({"state_dict": B | behind("teacher.", A)}, 1),
     "I-JEPA": ({"encoder": behind("module.", B), "target_encoder": behind("module.", A), "predictor": one("module.w")}, 1),
     "MoCo": ({"state_dict": behind("module.encoder_q.", A) | behind("module.encoder_k.", B) | one("module.queue")}, 1),
     "solo-learn": ({"state_dict": behind("momentum_backbone.", B) | behind("backbone.", A) | one("projector.0.weight")}, 1),
-    "BYOL": ({"state_dict": behind("target_network.", B) | behind("online_network.", A)}, 1),
-    "average of weights": ({"state_dict_ema": B, "state_dict": A}, 1),
     "average of weights, with heads": ({"model": A | HEAD, "model_ema": B | HEAD}, 1),
+    "BYOL": ({"state_dict": behind("target_network.", B) | behind("online_network.", A)}, 1),
     "averages of two": ({"ema": behind("teacher.", B), "net": behind("teacher.", A) | behind("student.", C)}, 2),
     "average alone": ({"model_ema": {"module": A}, "n": one("x")}, 0),
-    "averaged by torch": (behind("module.", A) | one("n_averaged"), 0),
-    "DeepSpeed": ({"module": A, "optimizer": {"m": one("x")}}, 0),
     "CLIP": ({"state_dict": behind("module.visual.trunk.", A) | one("module.text.w.weight", "module.logit_scale")}, 0),
     "one under two names": ({"state_dict": behind("net.", A) | behind("compiled._orig_mod.", A)}, 0),
     "bare beside a teacher, as it was": ({"model": A | HEAD, "teacher": B}, 1),
@@ -166,14 +142,8 @@ def test_files_of_trainings(file, tmp_path):
 @pytest.mark.parametrize(
     ("content", "left"),
     [
-        ({"model": A | HEAD}, "head.* (2)"),
-        (
-            behind("module.", A | DECODER),
-            "mask_token, decoder_pos_embed, decoder_embed.* (1), decoder_blocks.* (1), decoder_pred.* (1)",
-        ),
         (behind("teacher.backbone.", A) | behind("teacher.", HEADS), "teacher.dino_head.* (1), teacher.ibot_head.* (1)"),
-        ({"teacher": behind("backbone.", A | one("mask_token")) | HEADS}, "mask_token, dino_head.* (1), ibot_head.* (1)"),
-        (behind("backbone.", A) | one("neck.fc0.weight", "neck.fc0.bias", "queue"), "neck.* (2), queue"),
+        (behind("backbone.", A | one("mask_token")) | one("neck.fc0.weight", "neck.fc0.bias"), "mask_token, neck.* (2)"),
     ],
 )
 def test_what_is_left_out_is_counted_and_named(content, left, tmp_path):
@@ -184,12 +154,9 @@ def test_what_is_left_out_is_counted_and_named(content, left, tmp_path):
 @pytest.mark.parametrize(
     ("extra", "pattern"),
     [
-        *((name, None) for name in ("blocks.0.ls1.gamma", "blocks.0.attn.qkv.lora_A.default.weight", "norm.extra")),
-        ("blocks.1.norm1.weight", None),
+        ("blocks.0.attn.qkv.lora_A.default.weight", None),
         ("reg_token", "reg_token"),
         ("norm_pre.weight", "norm_pre.*"),
-        ("adapter.down.weight", "adapter.*"),
-        ("rope.periods", "rope.*"),
     ],
 )
 def test_what_may_concern_tokens_is_refused(extra, pattern, tmp_path):
@@ -219,11 +186,9 @@ def without(name: str, prefix: str = "module.", **others: Tensor) -> State:
     ("content", "options", "message"),
     [
         (A | {"blocks.0._orig_mod.norm1.weight": torch.ones(32)}, {}, r"unexpected (1): blocks.0._orig_mod.norm1.weight"),
-        (without("norm.bias"), {"ignore": "*"}, "missing (1): norm.bias"),
         (MORE, {"ignore": "a.*,c"}, "unexpected (1): b.y"),
         ({"scaler": one("scale"), "model": VIT_OF_OTHERS}, {}, "0 of the model's 18 tensors. missing (18): blocks.0"),
-        (VIT_OF_OTHERS, {}, "unexpected (3): vit.embeddings.cls_token, "),
-        *((A | {QKV: A[QKV].to(dtype)}, {}, f"whole numbers in {QKV}, ") for dtype in (torch.int8, torch.uint8, torch.bool)),
+        *((A | {QKV: A[QKV].to(dtype)}, {}, f"whole numbers in {QKV}, ") for dtype in (torch.int8, torch.bool)),
         (
             STUDENT,
             {"checkpoint_key": "techer"},
@@ -233,9 +198,8 @@ def without(name: str, prefix: str = "module.", **others: Tensor) -> State:
         (STUDENT, {"checkpoint_key": "student", "checkpoint_prefix": "x"}, "--checkpoint-prefix is 'x.', but no name"),
         *(
             (A | {"pos_embed": torch.zeros(1, n, 32)}, {"arguments": ANY_SIZE}, f"pos_embed [1, {n}, 32] for")
-            for n in (1, 18, 19, 51)  # of no square
+            for n in (1, 19)  # of no square
         ),
-        ({"model": behind("module.", A | DECODER)}, REGISTERED, "a prefix there are 18; give --checkpoint-prefix module."),
         ({"model": A | DECODER | one("probe.weight")}, REGISTERED, "unexpected (1): probe.weight"),
         # A choice hides nothing of the rest: that a file is of iBOT is seen though the tensors of its teacher are chosen.
         ({"teacher": behind("backbone.", A), "ibot_loss": one("center")}, CHOSEN, "which iBOT writes and DINO does not"),
@@ -245,11 +209,11 @@ def without(name: str, prefix: str = "module.", **others: Tensor) -> State:
                 {},
                 f"17 of the model's 18 tensors. missing (1): {name}",
             )
-            for name in ("cls_token", "patch_embed.proj.bias", "blocks.0.mlp.fc1.weight")
+            for name in ("cls_token", "blocks.0.mlp.fc1.weight")
         ),
         *(
             ({"model": without(name, **{name: torch.zeros(3, 5)})}, {}, f"other shape (1): {name} [3, 5] for")
-            for name in ("cls_token", "patch_embed.proj.bias", "blocks.0.mlp.fc1.weight", "norm.bias")
+            for name in ("cls_token", "norm.bias")
         ),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
@@ -297,13 +261,6 @@ class TestSize:
         encoder, (note,) = load(tmp_path, state, model="beit_base_patch16_224", arguments=ANY_SIZE)
         assert encoder.config["input_size"] == (3, 40, 40)
         assert "40 x 40 pixels" in note
-
-    def test_of_timms_own_sizes(self):
-        """24 x 24 positions of a ViT/16 are for 384 pixels."""
-        with torch.device("meta"):
-            large = timm.create_model("vit_base_patch16_384", num_classes=0)
-            assert find(large.state_dict(), timm_model("vit_base_patch16_224"), None, None).side == 384
-        assert find(large.state_dict(), large, None, None).side is None
 
     def test_what_a_user_gives_wins(self, tmp_path):
         state = tiny_encoder(1, depth=1, img_size=64).model.state_dict()
