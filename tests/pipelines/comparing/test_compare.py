@@ -52,12 +52,8 @@ def test_other_measures_have_intervals_where_groups_of_images_were_left_out(tmp_
     rows: dict[str, Compared] = {}
     for images in ("other", "same"):
         for side, more in (("a", 0.0), ("b", 1.0)):
-            ap = {
-                "mean": 30 + more,
-                "std": 0.0,
-                "values": [30 + more] * 2,
-                "without": [29 + more, 30.5 + more, 30 + more, 30.5 + more],
-            }
+            without = [29 + more, 30.5 + more, 30 + more, 30.5 + more]
+            ap = {"mean": 30 + more, "std": 0.0, "values": [30 + more] * 2, "without": without}
             data = "same" if side == "a" else images
             write_detection(tmp_path / images / side / "detection/coco", "mae", data=data, box={"ap": ap})
         results = [results_in(tmp_path / images / side) for side in ("a", "b")]
@@ -85,9 +81,7 @@ def test_what_differs_is_shown_and_equal_results_are_counted(beyondcls, sides, t
     shown = rows["abmilp"]
     assert (shown["dataset"], shown["encoder"], shown["measure"]) == ("birds", "mae", "top1")
     assert float(shown["difference"]) == pytest.approx(float(shown["b"]) - float(shown["a"]))
-    assert {file.suffix for file in (tmp_path / "out").iterdir()} == {".csv", ".md", ".tex"}
-    assert shown["interval"] in (tmp_path / "out/differences.csv").read_text()
-    for suffix in ("md", "tex"):
+    for suffix in ("csv", "md", "tex"):
         assert "abmilp" in (tmp_path / f"out/differences.{suffix}").read_text()
 
 
@@ -143,15 +137,6 @@ def test_what_differs_in_how_they_were_made(beyondcls, sides, tmp_path):
     assert "2.6.0 │ 2.7.0 │ all 2" in said
 
 
-def test_a_value_that_differs_in_many_results_is_one_row(tmp_path):
-    for root, rate in (("a", 0.1), ("b", 0.2)):
-        for number in range(5):
-            write_probe(tmp_path / root, "mae", f"head{number}", 50.0, recipe={"base_lr": rate if number else 0.1})
-    (found,) = differences_in_descriptions(*(results_in(tmp_path / root) for root in "ab"))
-    assert (found.name, found.a, found.b) == ("recipe.base_lr", "0.1", "0.2")
-    assert [*found.places] == [f"mae/head{number}" for number in range(1, 5)]
-
-
 def test_blocks_that_a_head_reads_are_compared_and_measures_by_block_are_not(tmp_path):
     """Both are lists under one name."""
     for root, block in (("a", 3), ("b", 5)):
@@ -199,8 +184,7 @@ def test_a_project_with_a_folder_of_probes_and_a_head_with_a_head(beyondcls, tmp
     said = beyondcls("compare", project, probes)
     assert f"1 differ 5 are only in {project}" in said
     assert "birds │ mae │ cls │ top1 │ 50.00 ± 0.50 │ 51.00 ± 0.50 │ +1.00 ± 0.71 │ – " in said
-    said = beyondcls("compare", probes / "birds/mae/cls", project / "probes/birds/mae/cls")
-    assert "−1.00 ± 0.71" in said
+    assert "−1.00 ± 0.71" in beyondcls("compare", probes / "birds/mae/cls", project / "probes/birds/mae/cls")
 
 
 def test_heads_that_the_encoder_has_no_tokens_for_are_only_in_the_other(beyondcls, sides):
@@ -217,13 +201,12 @@ def test_exit_code(command, sides):
 
 def test_what_cannot_be_compared_is_named(beyondcls, sides, tmp_path):
     (tmp_path / "empty").mkdir()
-    words = "there are no results in .*empty', expected a project with probes/DATASET/ENCODER/HEAD/metrics.json"
-    assert words.replace(".*", f"'{tmp_path}/") in beyondcls("compare", sides[0], tmp_path / "empty", fails=True)
-    said = beyondcls("compare", sides[0], sides[1] / "birds", fails=True)
-    assert "have no result in common: the first has birds/mae/abmilp and others, the second mae/abmilp; name folders" in said
-    said = beyondcls("compare", sides[0], tmp_path / "nowhere", fails=True)
-    assert "there is no folder" in said
-    assert "and no commit of that name in this folder's git repository" in said
+    for other, message in (
+        (tmp_path / "empty", f"there are no results in '{tmp_path}/empty'"),
+        (sides[1] / "birds", "no result in common: the first has birds/mae/abmilp and others, the second mae/abmilp"),
+        (tmp_path / "nowhere", "and no commit of that name in this folder's git repository"),
+    ):
+        assert message in beyondcls("compare", sides[0], other, fails=True)
     (sides[0] / "birds/mae/abmilp/metrics.json").write_text("{")
     assert "metrics.json or a table next to it is damaged" in beyondcls("compare", *sides, fails=True)
 

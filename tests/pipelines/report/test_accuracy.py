@@ -38,15 +38,6 @@ def test_rows_mark_the_best_and_give_the_gain(inputs: Inputs):
     assert (mae.cells[4].value, mae.cells[4].std) == (5.25, math.hypot(0.5, 0.5))
 
 
-def test_one_seed_has_no_spread_and_a_missing_head_a_dash(tmp_path: Path):
-    write_probe(tmp_path, "mae", "cls", 40.0, seeds=(0,))
-    write_probe(tmp_path, "other", "abmilp", 40.0)
-    table = scores(collect(Folders(tmp_path)))
-    assert shown(table)[0] == ["mae", "40.0", "–", "–", "–", "–", "–"]
-    assert [(cell.value, cell.std) for cell in table.rows[0].cells[1:3]] == [(40.0, None), (None, None)]
-    assert shown(table)[1][1:4] == ["–", "40.0 ± 0.5", "–"]
-
-
 def test_dashes_have_their_reasons(tmp_path: Path):
     for encoder in ("ijepa", "capi", "mae"):
         write_probe(tmp_path, encoder, "abmilp", 40.0)

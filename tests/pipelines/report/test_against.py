@@ -49,19 +49,16 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("", r"line 1: there is no column 'encoder' among none; expected encoder, dataset, head, protocol"),
-            (
-                "encoder,data set,head\n",
-                r"line 1: there is no column 'dataset' among .*; did you mean it by 'data set'\? expected",
-            ),
-            (f"{HEADER}\n", "has no rows below its columns, expected one for each published number"),
-            (f"{HEADER},epochs\na,b,c,,top1,7,,,9O\n", "line 2: epochs is '9O', expected a whole number such as 90"),
-            (f"{HEADER},options\na,b,c,,top1,7,,,12\n", "line 2: options have '12', expected NAME=VALUE, such as heads=12"),
-            (f"{HEADER}\na,b,c,,top1,7l.6,,\n", r"line 2: value is '7l\.6', expected a number such as 71\.6"),
+            ("", r"line 1: there is no column 'encoder' among none"),
+            ("encoder,data set,head\n", r"line 1: there is no column 'dataset' among .*; did you mean it by 'data set'\?"),
+            (f"{HEADER}\n", "has no rows"),
+            (f"{HEADER},epochs\na,b,c,,top1,7,,,9O\n", "line 2: epochs is '9O', expected a whole number"),
+            (f"{HEADER},options\na,b,c,,top1,7,,,12\n", "line 2: options have '12', expected NAME=VALUE"),
+            (f"{HEADER}\na,b,c,,top1,7l.6,,\n", r"line 2: value is '7l\.6', expected a number"),
             (f"{HEADER}\na,b,c,,top1,1,,\na,b,c,,top1,nan,,\n", "line 3: value is 'nan', expected a number"),
-            (f"{HEADER}\na,b,,,top1,1,,\n", "line 2: head is empty, expected a name; fill it in"),
-            (f"{HEADER}\na,b,c,,top1,,,\n", "line 2: value is empty, expected a number; fill it in"),
-            (f"{HEADER}\na,b,c,,top1\n", "line 2 has 5 cells, expected 8; put text with commas in quotation marks"),
+            (f"{HEADER}\na,b,,,top1,1,,\n", "line 2: head is empty"),
+            (f"{HEADER}\na,b,c,,top1,,,\n", "line 2: value is empty"),
+            (f"{HEADER}\na,b,c,,top1\n", "line 2 has 5 cells, expected 8"),
             (f"{HEADER}\na,b,c,,top1,1,Author, Title,,\n", "line 2 has 10 cells, expected 8"),
             (f'{HEADER}\na,b,c,,top1,1,"x"y,\n', r"is not a readable \.csv file \(.*\), expected UTF-8 text"),
             (b"encoder\xff", r"is not a readable \.csv file"),
@@ -161,10 +158,9 @@ class TestOtherwise:
         [
             ({}, []),
             (
-                {"recipe": {**ALIKE["recipe"], "epochs": 10, "warmup_epochs": 1}},
-                [("epochs", "90", "10"), ("warmup_epochs", "10", "1")],
+                {"recipe": {**ALIKE["recipe"], "epochs": 10, "optimiser": "sgd"}},
+                [("epochs", "90", "10"), ("optimiser", "lars", "sgd")],
             ),
-            ({"recipe": {**ALIKE["recipe"], "optimiser": "sgd"}}, [("optimiser", "lars", "sgd")]),
             ({"recipe": {**ALIKE["recipe"], "base_lr": 0.3, "weight_decay": 1e-4}}, []),
             ({"n_training": 12_811}, [("n_training", "1281167", "12811")]),
             ({"transform": {**ALIKE["transform"], "input_size": [3, 336, 336]}}, [("resolution", "224", "336")]),
@@ -247,7 +243,6 @@ def imagenet(tmp_path_factory) -> Path:
         ("probes/imagenet", ("cls", "abmilp")),
         ("studies/imagenet/variants", ("abmilp", "abmilp-2-tanh")),
         ("studies/imagenet/self-attention", ("sa-abmilp",)),
-        ("studies/imagenet/selection", ("dino-attention",)),
         ("studies/imagenet/poolings", ("abmilp", "ap-12")),
     ):
         for head in heads:
@@ -257,39 +252,40 @@ def imagenet(tmp_path_factory) -> Path:
 
 
 class TestPage:
-    def test_the_papers_encoders(self, beyondcls, tmp_path: Path) -> None:
+    def test_the_papers_encoders(self, beyondcls, tmp_path: Path, no_plots) -> None:
         """A project with their names: the paper's numbers are shown beside them, and the others are counted."""
         for encoder, head, top1 in (("mae-b16", "cls", 67.6), ("mae-b16", "abmilp", 71.0), ("dino-b16", "cls", 70.0)):
             write_probe(tmp_path / "imagenet", encoder, head, top1, std=0.2, **ALIKE)
         said = beyondcls("report", "--probes", tmp_path / "imagenet", "--against", "paper", "--out", tmp_path / "out")
         n = len(paper_rows())
-        with (tmp_path / "out/tables/against.csv").open(newline="") as source:
-            rows = list(csv.DictReader(source))
+        rows, unmatched, differing = (
+            list(csv.DictReader((tmp_path / f"out/tables/against{of}.csv").read_text().splitlines()))
+            for of in ("", "-unmatched", "-differing")
+        )
         names = ("group", "encoder", "head", "metric", "published", "within", "protocol")
-        assert [tuple(row[name] for name in names) for row in rows] == [
-            ("paper", "mae-b16", "cls", "top1", "67.8", "", "mae-lars"),
-            ("paper", "mae-b16", "abmilp", "top1", "71.6", "", "mae-lars"),
-            ("paper", "dino-b16", "cls", "top1", "76.6", "", "mae-lars"),
-            ("paper", "mae-b16", "abmilp", "top1", "71.58", "", "mae-lars"),
-            ("paper", "mae-b16", "abmilp", "entropy", "4.8", "", "mae-lars"),
+        assert [" ".join(row[name] for name in names) for row in rows] == [
+            "paper mae-b16 cls top1 67.8  mae-lars",
+            "paper mae-b16 abmilp top1 71.6  mae-lars",
+            "paper dino-b16 cls top1 76.6  mae-lars",
+            "paper mae-b16 abmilp top1 71.58  mae-lars",
+            "paper mae-b16 abmilp entropy 4.8  mae-lars",
         ]
         assert float(rows[1]["difference"]) == pytest.approx(-0.6)
-        with (tmp_path / "out/tables/against-unmatched.csv").open(newline="") as source:
-            assert len(list(csv.DictReader(source))) == n - 15
+        assert len(unmatched) == n - 15
         assert f"paper: of {n} published numbers 5 are compared with ours; 10 were measured otherwise" in said
-        with (tmp_path / "out/tables/against-differing.csv").open(newline="") as source:
-            assert {row["differs"] for row in csv.DictReader(source)} == {f"depth: {n}, 1" for n in (2, 3, 4)}
+        assert {row["differs"] for row in differing} == {f"depth: {n}, 1" for n in (2, 3, 4)}
 
     @pytest.mark.parametrize(
         ("table", "expected"),
         [
             ("table-1", {("cls", "67.8"), ("abmilp", "71.6")}),
             ("table-5", {("abmilp", "71.6"), ("abmilp", "71.58"), ("abmilp-2-tanh", "68.7")}),
-            ("table-6", {("abmilp", "71.6"), ("dino-attention", "70.9")}),
             ("table-7", {("abmilp", "71.6"), ("ap-12", "75.4")}),
         ],
     )
-    def test_of_one_table(self, table: str, expected: set[tuple[str, str]], imagenet: Path, beyondcls, monkeypatch) -> None:
+    def test_of_one_table(
+        self, table: str, expected: set[tuple[str, str]], imagenet: Path, beyondcls, monkeypatch, no_plots
+    ) -> None:
         """As paper/tables.yaml asks for it: its numbers alone, each once."""
         monkeypatch.chdir(imagenet)
         of_all = re.sub(r"--encoder \S+", "", read_params(ROOT / "paper/tables.yaml")["stages"][table]["cmd"])

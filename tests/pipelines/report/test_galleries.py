@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.spatial.distance import pdist
 
 import extract.datasets
 from extract.datasets import open_images
@@ -70,9 +71,8 @@ def test_a_column_per_map_and_a_row_per_class(tmp_path: Path):
     assert page.columns[1:] == ("[cls] attention", "AbMILP weights", "simpool weights", "[cls] attention", "AbMILP weights")
     assert ids(section) == ["000", "002", "001"]  # classes 0, 1, 2
     assert [row[0].lines[0] for row in page.rows][1:] == ["dog", "cat"]
-    assert [picture.lines for row in page.rows[:2] for picture in row[1:3]] == [
-        *((f"peak {peak}×",) for peak in ("3.0", "2.0", "2.8", "2.0"))
-    ]
+    peaks = [picture.lines for row in page.rows[:2] for picture in row[1:3]]
+    assert peaks == [("peak 3.0×",), ("peak 2.0×",), ("peak 2.8×",), ("peak 2.0×",)]
     assert words(section, "notice") == []
 
 
@@ -96,7 +96,7 @@ def test_images_that_are_drawn_at_random_differ_by_the_seed():
 
 
 def test_an_image_that_is_not_there_is_an_error(tmp_path: Path):
-    with pytest.raises(BeyondClsError, match=r"no image '0005' among the 7 of .*data; did you mean '00\d'\? \(--image\)"):
+    with pytest.raises(BeyondClsError, match=r"no image '0005' among the 7 of .*data"):
         over_attention(write_all(tmp_path), Examples(ids=("0005",)))
 
 
@@ -158,28 +158,24 @@ def other_features(folder: Path) -> None:
     metrics.write_text(metrics.read_text().replace('"test-mae"', '"other"'))
 
 
-PLACE = "it was not recorded which part of an image its maps show; run `beyondcls attention`"
 ATTENTION, ABMILP = "[cls] attention", "AbMILP weights"
+MAPS = "attention/mae/maps"
 SHAPE = "shape [6, 4], expected one row for each of 7 images"
 
 
 @pytest.mark.parametrize(
     ("damage", "left", "reason"),
     [
-        (lambda at: (at / "attention/mae/maps/crops.npy").unlink(), [], PLACE),
-        (lambda at: np.save(at / "attention/mae/maps/crops.npy", np.zeros((6, 4))), [], f"its crops are of {SHAPE}"),
+        (lambda at: (at / MAPS / "crops.npy").unlink(), [], "it was not recorded which part of an image its maps show"),
+        (lambda at: np.save(at / MAPS / "crops.npy", np.zeros((6, 4))), [], f"its crops are of {SHAPE}"),
         (lambda at: shutil.rmtree(at / "attention/mae"), [], "attention was not computed"),
         (
-            lambda at: np.save(at / "attention/mae/maps/cls_map.npy", np.full((6, 4), 0.25)),
+            lambda at: np.save(at / MAPS / "cls_map.npy", np.full((6, 4), 0.25)),
             [ABMILP],
             f"{ATTENTION}: the maps are of {SHAPE}",
         ),
-        (
-            lambda at: np.save(at / "attention/mae/maps/cls_map.npy", np.full((7, 5), 0.2)),
-            [ABMILP],
-            f"{ATTENTION}: its 5 patches are not a square grid",
-        ),
-        (lambda at: (at / "attention/mae/maps/cls_map.npy").unlink(), [ABMILP], f"{ATTENTION}: it has no [cls] map."),
+        (lambda at: np.save(at / MAPS / "cls_map.npy", np.full((7, 5), 0.2)), [ABMILP], f"{ATTENTION}: its 5 patches"),
+        (lambda at: (at / MAPS / "cls_map.npy").unlink(), [ABMILP], f"{ATTENTION}: it has no [cls] map."),
         (other_features, [ATTENTION], f"{ABMILP}: this head was tested on another feature set"),
         (lambda at: (at / "probes/mae/abmilp/trained/weights.npy").unlink(), [ATTENTION], f"{ABMILP}: it kept no weights."),
         (lambda at: shutil.rmtree(at / "probes/mae/abmilp"), [ATTENTION], "weights: there is no head with weights."),
@@ -278,18 +274,16 @@ def test_over_other_images_or_none_predictions_are_drawn_alone(tmp_path: Path, k
     assert "holds other images" in words(of_dense(tmp_path, kind), "notice")[-1]
 
 
-@pytest.mark.parametrize(("kind", "command"), [("segmentation", "segment --save-maps 6"), ("detection", "detect")])
-def test_encoders_of_which_nothing_or_something_else_was_kept_are_named(tmp_path: Path, kind: str, command: str):
+@pytest.mark.parametrize(("kind", "file"), [("segmentation", "maps/images.json"), ("detection", "examples.json")])
+def test_encoders_of_which_nothing_or_something_else_was_kept_are_named(tmp_path: Path, kind: str, file: str):
     kept = write_dense(tmp_path, kind, "dino")
     write_dense(tmp_path, kind, "mae", ids=IDS[1:])
     found = of_dense(tmp_path, kind)
     assert drawn(found).columns[1:] == ("dino",)
     assert "What was kept of mae is of other images" in words(found, "notice")[0]
-    for file in ("maps/images.json", "examples.json"):
-        (kept / file).unlink(missing_ok=True)
+    next(kept.glob(file)).unlink()
     notice = words(of_dense(tmp_path, kind), "notice")[0]
     assert "Nothing of dino was kept" in notice
-    assert f"`beyondcls {command}`" in notice
     assert gallery(of_dense(tmp_path, kind, Examples(0))) is None
 
 
@@ -332,10 +326,9 @@ def test_predicted_boxes_are_beside_the_true_ones_over_what_was_seen(tmp_path: P
     assert found.rows[0][1].lines == ("[cls] IoU 0.25", "AbMILP IoU 1.00")
     image, mae, mirrored = (picture.pixels for picture in found.rows[0])
     assert image.shape == (SIDE // 2, SIDE, 3)
-    left, right = (slice(110, 120), slice(10, 20)), (slice(110, 120), slice(240, 250))
-    for pixels, bright, dark in ((image, left, right), (mae, left, right), (mirrored, right, left)):
-        assert pixels[bright][..., :2].min() > 200
-        assert pixels[dark].max() < 50
+    for pixels, bright, dark in ((image, 15, 245), (mae, 15, 245), (mirrored, 245, 15)):
+        assert pixels[115, bright, :2].min() > 200
+        assert pixels[115, dark].max() < 50
 
     def has(pixels: np.ndarray, colour: str) -> np.ndarray:
         return (pixels == rgb(colour)).all(-1)
@@ -359,9 +352,8 @@ def test_pictures_are_files_of_their_own_to_which_the_page_links(tmp_path: Path)
     paths = write_all(tmp_path)
     section, out = over_attention(paths), tmp_path / "out"
     files.write(out, collect(Folders(paths["probes"])), [section])
-    names = {f"overlays-{row}-{name}.png" for row in (1, 2) for name in ("image", "mae-cls-attention", "random-abmilp-weights")}
     written = {file.name for file in (out / "figures").iterdir()}
-    assert names < written
+    assert {"overlays-1-image.png", "overlays-2-random-abmilp-weights.png"} < written
     assert all(f'href="figures/{name}"' in (out / "index.html").read_text() for name in written)
     with Image.open(out / "figures/overlays-1-mae-cls-attention.png") as picture:
         assert (np.asarray(picture) == drawn(section).rows[0][1].pixels).all()
@@ -387,12 +379,11 @@ def lab(colours: np.ndarray, eyes: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("eyes", EYES)
-@pytest.mark.parametrize(("n", "least"), [(8, 17), (len(COLOURS), 6)])
-def test_any_two_colours_differ(eyes: str, n: int, least: float):
+def test_any_two_colours_differ(eyes: str):
     """2.3 is just noticeable; the first are further apart."""
-    seen = lab(np.array([*map(rgb, COLOURS[:n]), VOID], float), eyes)
-    apart = np.sqrt(((seen[:, None] - seen) ** 2).sum(-1)) + 1000 * np.eye(n + 1)
-    assert apart.min() > least
+    for n, least in ((8, 17), (len(COLOURS), 6)):
+        seen = lab(np.array([*map(rgb, COLOURS[:n]), VOID], float), eyes)
+        assert pdist(seen).min() > least
 
 
 def test_a_class_has_one_colour_and_no_other_class_has_it():

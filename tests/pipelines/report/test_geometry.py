@@ -27,19 +27,13 @@ def inputs(tmp_path: Path) -> Inputs:
     return Inputs(probes, folders=Folders(geometry=tmp_path))
 
 
-def test_nothing_where_it_was_not_measured(tmp_path: Path, inputs: Inputs) -> None:
-    assert section(Inputs(inputs.probes)) is None
-    assert section(Inputs(inputs.probes, folders=Folders(geometry=tmp_path / "none"))) is None
-
-
 def test_numbers_with_their_intervals(inputs: Inputs) -> None:
     by_name = tables(section(inputs))
     assert [column.title for column in by_name["geometry"].columns] == ["Encoder", "Vector", "RankMe"]
     first = shown(by_name["geometry"])[0]
     assert first[:2] == ["a", "[cls]"]
     value, low, high = (float(part.strip("[],")) for part in first[2].split())
-    pseudo = 20 * 10.0 - 19 * (10.0 + np.linspace(-0.01, 0.01, 20))
-    reach = 2.093 * pseudo.std(ddof=1) / np.sqrt(20)
+    reach = 2.093 * 19 * np.linspace(-0.01, 0.01, 20).std(ddof=1) / np.sqrt(20)  # of the jackknife
     assert (value, low, high) == pytest.approx((10, 10 - reach, 10 + reach), abs=0.05)
     assert len(shown(by_name["geometry"])) == 2 * len(NAMES)
     assert [row[2] for row in shown(by_name["geometry-blocks"])[:3]] == ["0", "1", "1"]
@@ -53,19 +47,14 @@ def test_what_goes_with_the_gain(inputs: Inputs) -> None:
     reach = 1.95996 * np.sqrt(1.06 / 3)
     assert row[3] == f"{np.tanh(np.arctanh(expected) - reach):.2f} to {np.tanh(np.arctanh(expected) + reach):.2f}"
     assert row[4] == "6"
-
-
-def test_too_few_encoders_for_a_correlation(inputs: Inputs) -> None:
     few = {key: probe for key, probe in inputs.probes.items() if key[0] in "abcd"}
     assert "geometry-gains" not in tables(section(Inputs(few, folders=inputs.folders)))
 
 
-def test_a_line_over_the_blocks_for_each_encoder(inputs: Inputs, tmp_path: Path) -> None:
+def test_a_line_over_the_blocks_for_each_encoder(inputs: Inputs) -> None:
     (of_cls,) = figures(section(inputs))  # the average is of one block
     assert (of_cls.name, of_cls.title) == ("geometry-rankme-cls", "RankMe, [cls]")
     assert "a: 5.0 in block 0, 10.0 in block 1; b: 5.0 in block 0, 20.0 in block 1" in of_cls.alt
-    write_geometry(tmp_path / "one", "a", ("cls", 5, 5.0))
-    assert not figures(section(Inputs(inputs.probes, folders=Folders(geometry=tmp_path / "one"))))
 
 
 def test_encoders_compared_with_one_another(inputs: Inputs, tmp_path: Path) -> None:
