@@ -17,7 +17,7 @@ from tests.pipelines.report.written import STATISTICS, write_all
 def written(paths: dict[str, Path]) -> str:
     arguments = [part for name, path in paths.items() for part in (f"--{name}", str(path))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.report.drawing._save", lambda *_, **__: b"a plot")
+        patch.setattr("pipelines.report.drawing._save", lambda *_, **__: b"<svg></svg>")
         result = CliRunner().invoke(app, ["report", *arguments, "--n-examples", "2"], catch_exceptions=False)
     assert result.exit_code == 0
     assert result.output.endswith(f"report: {paths['out'] / 'index.html'}\n")
