@@ -10,16 +10,7 @@ import pytest
 from pipelines.comparing.differences import Compared, compare_results, differences_in_descriptions
 from pipelines.report.rows import results_in
 from probe.result_files import read_result, write_result
-from tests.pipelines.report.everything import (
-    average_precisions,
-    protocol,
-    score_maps,
-    write_by_block,
-    write_detection,
-    write_localisation,
-    write_norms,
-    write_segmentation,
-)
+from tests.pipelines.report import everything as results
 from tests.pipelines.report.written import write_correct, write_probe
 
 N = 400
@@ -55,9 +46,8 @@ def test_other_measures_have_intervals_where_groups_of_images_were_left_out(tmp_
             without = [29 + more, 30.5 + more, 30 + more, 30.5 + more]
             ap = {"mean": 30 + more, "std": 0.0, "values": [30 + more] * 2, "without": without}
             data = "same" if side == "a" else images
-            write_detection(tmp_path / images / side / "detection/coco", "mae", data=data, box={"ap": ap})
-        results = [results_in(tmp_path / images / side) for side in ("a", "b")]
-        (rows[images],) = compare_results(*results)
+            results.write_detection(tmp_path / images / side / "detection/coco", "mae", data=data, box={"ap": ap})
+        (rows[images],) = compare_results(*(results_in(tmp_path / images / side) for side in ("a", "b")))
     of_same, of_other = rows["same"].difference, rows["other"].difference
     assert of_same is not None
     assert of_same.interval == (1.0, 1.0)
@@ -141,7 +131,7 @@ def test_blocks_that_a_head_reads_are_compared_and_measures_by_block_are_not(tmp
     """Both are lists under one name."""
     for root, block in (("a", 3), ("b", 5)):
         write_probe(tmp_path / root / "probes", "mae", "abmilp", 50.0, options={"blocks": [block]})
-        write_norms(tmp_path / root / "norms", "mae", {block: 4.0})
+        results.write_norms(tmp_path / root / "norms", "mae", {block: 4.0})
     (found,) = differences_in_descriptions(*(results_in(tmp_path / root) for root in "ab"))
     assert (found.name, found.a, found.b) == ("options.blocks", "[3]", "[5]")
 
@@ -150,10 +140,12 @@ def write_project(root: Path, more: float) -> Path:
     """One result of each kind."""
     described(write_probe(root / "probes/birds", "mae", "cls", 50.0 + more))
     write_probe(root / "studies/birds/selection", "mae", "norm", 40.0)
-    write_segmentation(root / "segmentation/streets", "mae", {"knn": protocol(30.0 + more)})
-    write_detection(root / "detection/streets", "mae", average_precisions(10.0, 11.0 + more), average_precisions(8.0))
-    write_localisation(root / "localisation/birds", "mae", score_maps(cls=20 + more))
-    write_by_block(root / "blocks/birds", "mae", {("cls", "linear"): (10.0, 20.0 + more)})
+    results.write_segmentation(root / "segmentation/streets", "mae", {"knn": results.protocol(30.0 + more)})
+    results.write_detection(
+        root / "detection/streets", "mae", results.average_precisions(10.0, 11.0 + more), results.average_precisions(8.0)
+    )
+    results.write_localisation(root / "localisation/birds", "mae", results.score_maps(cls=20 + more))
+    results.write_by_block(root / "blocks/birds", "mae", {("cls", "linear"): (10.0, 20.0 + more)})
     write_probe(root / "blocks/birds/mae", "heads", "cls-block1", 20.0 + more)
     (root / "receipts").mkdir()
     check = {"key": "k", "versions": {"timm": f"1.0.{20 + more:g}"}, "device": "cpu", "compared": []}
@@ -214,14 +206,3 @@ def test_what_cannot_be_compared_is_named(beyondcls, sides, tmp_path):
 def test_unfinished_runs_are_no_results(sides):
     write_probe(sides[0] / ".unfinished", "mae", "cls", 1.0)
     assert [*results_in(sides[0])] == ["birds/mae/abmilp", "birds/mae/cls", "birds/mae/old"]
-
-
-def test_results_are_named_by_their_folders(tmp_path):
-    for folder, names in (
-        ("probes/birds/mae/cls", (("birds",), "mae", "cls")),
-        ("studies/birds/selection/mae/norm", (("birds", "selection"), "mae", "norm")),
-    ):
-        of_head = write_probe(tmp_path / folder.partition("/mae")[0], "mae", names[-1], 50.0)
-        result = results_in(tmp_path)[folder.removeprefix("probes/")]
-        assert (result.above, result.encoder, result.head) == names
-        assert [*results_in(of_head)] == ["."]

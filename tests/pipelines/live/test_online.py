@@ -111,7 +111,7 @@ def test_maps_of_the_second_encoder_are_of_its_recorded_block(world, tmp_path, i
     second = torch.randn(2, 3, 48, 48)
     features = online(world.encoder, tmp_path / "out/trained/seed0", joined=deep).features(images, second)
     assert torch.equal(features["joined/attention/cls"], deep(second, (), maps=(0,)).maps["cls/block0"])
-    assert torch.equal(features["patch"], world.encoder(images, (1,)).patch[0])
+    assert torch.equal(features["patch"], world.encoder(images, (1,)).patch[1])
 
 
 def test_several_labels_are_recorded(world, tmp_path):

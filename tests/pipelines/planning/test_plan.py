@@ -11,7 +11,7 @@ import yaml
 from PIL import Image
 
 from extract.datasets import DATASETS
-from extract.plan import Rates
+from extract.plan import Rates, measure
 from pipelines.planning import trainings
 from pipelines.planning.encoders import EncoderCost
 from pipelines.planning.project import extractions, fits, in_words
@@ -161,13 +161,20 @@ PROJECT: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _tenth_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each measurement, which is the number of images that are sampled alone."""
+    for module in ("extract.plan", "pipelines.planning.encoders"):
+        monkeypatch.setattr(f"{module}.measure", lambda *given, **options: measure(*given, **{**options, "seconds": 0.1}))
+
+
 @pytest.fixture
 def plan(beyondcls: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
     """What `beyondcls plan` says of a project."""
 
     def run_plan(params: dict[str, Any], *options: object, fails: bool = False) -> str:
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-        place = ("--params", tmp_path / "params.yaml", "--out", tmp_path / "features", "--seconds", 0.1)
+        place = ("--params", tmp_path / "params.yaml", "--out", tmp_path / "features", "--seconds", 1)
         return beyondcls("plan", *place, *options, fails=fails)
 
     return run_plan
@@ -208,7 +215,7 @@ def test_one_extraction(beyondcls: Callable[..., str], tmp_path: Path) -> None:
     params.write_text("encoders: {mine: {model: quickstart-mae, checkpoint: nowhere.pt}}\nextract: {batch_size: 4}\n")
     images, out = "quickstart/data/cifar10/test", tmp_path / "set"
     what = ("plan", "--encoder", "mine", "--data", images, "--out", out, "--params", params)
-    printed = beyondcls(*what, "--views", 2, "--dtype", "int8", "--seconds", 0.1, "--json", json_file)
+    printed = beyondcls(*what, "--views", 2, "--dtype", "int8", "--seconds", 1, "--json", json_file)
     written = json.loads(json_file.read_text())
     n_sampled = written["rates"]["n_sampled"]
     assert (written["n_images"], written["n_views"], 1 < n_sampled <= 1000) == (1000, 2, True)

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.few_shot import section
-from tests.pipelines.report.everything import write_correspondence, write_few_shot, write_retrieval, write_tracking
+from tests.pipelines.report import everything as results
 from tests.pipelines.report.written import shown, studied, tables
 
 
@@ -14,10 +14,10 @@ from tests.pipelines.report.written import shown, studied, tables
 def inputs(tmp_path: Path) -> Inputs:
     probes = {(encoder, "cls"): studied(encoder, "cls", 50.0) for encoder in ("mae", "random")}
     for encoder, percent in (("mae", 40.0), ("random", 20.0), ("not shown", 90.0)):
-        write_few_shot(tmp_path / "few", encoder, percent)
-        write_correspondence(tmp_path / "pairs/spair", encoder, percent)
-        write_retrieval(tmp_path / "searches/roxford", encoder, percent)
-        write_tracking(tmp_path / "videos/davis", encoder, percent)
+        results.write_few_shot(tmp_path / "few", encoder, percent)
+        results.write_correspondence(tmp_path / "pairs/spair", encoder, percent)
+        results.write_retrieval(tmp_path / "searches/roxford", encoder, percent)
+        results.write_tracking(tmp_path / "videos/davis", encoder, percent)
     given = {"few_shot": "few", "correspondence": "pairs", "retrieval": "searches", "tracking": "videos"}
     return Inputs(probes, folders=Folders(**{name: tmp_path / folder for name, folder in given.items()}))
 

@@ -8,7 +8,7 @@ from scipy.stats import rankdata
 
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.geometry import section
-from tests.pipelines.report.everything import write_by_block, write_geometry, write_norms, write_similarity
+from tests.pipelines.report import everything as results
 from tests.pipelines.report.written import figures, shown, studied, tables
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -20,10 +20,10 @@ RANKS = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0)
 def inputs(tmp_path: Path) -> Inputs:
     probes = {}
     for name, gain, rank in zip(NAMES, GAINS, RANKS, strict=True):
-        write_geometry(tmp_path, name, ("cls", 0, 5.0), ("cls", 1, rank), ("average", 1, 7.0))
+        results.write_geometry(tmp_path, name, ("cls", 0, 5.0), ("cls", 1, rank), ("average", 1, 7.0))
         probes[name, "cls"] = studied(name, "cls", 40.0, "cls")
         probes[name, "abmilp"] = studied(name, "abmilp", 40.0 + gain, "abmilp")
-    write_geometry(tmp_path, "not shown", ("cls", 1, 99.0))
+    results.write_geometry(tmp_path, "not shown", ("cls", 1, 99.0))
     return Inputs(probes, folders=Folders(geometry=tmp_path))
 
 
@@ -59,8 +59,8 @@ def test_a_line_over_the_blocks_for_each_encoder(inputs: Inputs) -> None:
 
 def test_encoders_compared_with_one_another(inputs: Inputs, tmp_path: Path) -> None:
     """Files of several pairs make one table, of the last block of each that was compared."""
-    write_similarity(tmp_path / "similar/a-b", 0.5, ("a", 1), ("b", 3), ("b", 1))
-    write_similarity(tmp_path / "similar/c-a", 0.25, ("c", 3), ("a", 3), ("not shown", 3))
+    results.write_similarity(tmp_path / "similar/a-b", 0.5, ("a", 1), ("b", 3), ("b", 1))
+    results.write_similarity(tmp_path / "similar/c-a", 0.25, ("c", 3), ("a", 3), ("not shown", 3))
     by_name = tables(section(Inputs(inputs.probes, folders=Folders(similarity=tmp_path / "similar"))))
     assert [*by_name] == ["similarity"]
     table = by_name["similarity"]
@@ -73,9 +73,9 @@ def test_encoders_compared_with_one_another(inputs: Inputs, tmp_path: Path) -> N
 
 
 def test_outliers_of_the_last_block_and_of_that_with_most(inputs: Inputs, tmp_path: Path) -> None:
-    write_norms(tmp_path / "norms", "a", {0: 1.0, 3: 9.0, 5: 2.0})
-    write_norms(tmp_path / "norms", "b", {3: 1.0, 5: 2.0})
-    write_norms(tmp_path / "norms", "c", {5: 0.0})
+    results.write_norms(tmp_path / "norms", "a", {0: 1.0, 3: 9.0, 5: 2.0})
+    results.write_norms(tmp_path / "norms", "b", {3: 1.0, 5: 2.0})
+    results.write_norms(tmp_path / "norms", "c", {5: 0.0})
     (table,) = tables(section(Inputs(inputs.probes, folders=Folders(norms=tmp_path / "norms")))).values()
     assert [[cell.value for cell in row.cells] for row in table.rows] == [
         ["a", 3, 3.0, 9.0, 50.0, None, None],
@@ -92,9 +92,11 @@ def test_what_goes_with_gains_from_block_to_block(inputs: Inputs, tmp_path: Path
     """Of each encoder by itself, then the mean; a block that only one of [cls], the head and the number has is no point."""
     ranks = ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 6, 5], [6, 5, 4, 3, 2, 1])
     for name, order in zip([*"abc"[:n], "random"], (*ranks[:n], ranks[0]), strict=True):
-        write_geometry(tmp_path / "by-block", name, *(("cls", block, float(block)) for block in range(7)), ("average", 5, 2.0))
+        results.write_geometry(
+            tmp_path / "by-block", name, *(("cls", block, float(block)) for block in range(7)), ("average", 5, 2.0)
+        )
         reached = {("cls", "linear"): (10.0,) * 6, ("average", "linear"): tuple(10.0 + rank for rank in order)}
-        write_by_block(tmp_path / "blocks", name, reached | {("average", "knn"): (50.0, *[1.0] * 5)})
+        results.write_by_block(tmp_path / "blocks", name, reached | {("average", "knn"): (50.0, *[1.0] * 5)})
     probes = inputs.probes | {("random", "cls"): studied("random", "cls", 10.0, "cls")}
     folders = Folders(geometry=tmp_path / "by-block", blocks=tmp_path / "blocks")
     depth, row = shown(tables(section(Inputs(probes, folders=folders)))["geometry-gains-by-block"])

@@ -16,19 +16,7 @@ from pipelines.report.read_results import _unify_types, read_results, read_rows
 from pipelines.report.results import COLUMNS, to_csv
 from pipelines.report.rows import COLUMNS as COLUMNS_OF_ROWS
 from store import BeyondClsError
-from tests.pipelines.report.everything import (
-    average_precisions,
-    over_seeds,
-    protocol,
-    score_maps,
-    write_by_block,
-    write_detection,
-    write_geometry,
-    write_localisation,
-    write_norms,
-    write_segmentation,
-    write_similarity,
-)
+from tests.pipelines.report import everything as results
 from tests.pipelines.report.written import write_probe
 
 
@@ -98,15 +86,22 @@ def test_where_there_are_none(tmp_path: Path) -> None:
 def test_all_numbers_of_a_project_as_one_long_table(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed; pip install 'beyondcls[notebook]'")
     write_probe(tmp_path / "probes/birds", "random", "abmilp", 51.5, options={"depth": 2}, block=5, n_test=9)
-    write_probe(tmp_path / "probes/birds", "mae", "cls", 40.0, seeds=(), protocol={"name": "knn"}, train_top1=over_seeds(60))
+    write_probe(
+        tmp_path / "probes/birds", "mae", "cls", 40.0, seeds=(), protocol={"name": "knn"}, train_top1=results.over_seeds(60)
+    )
     write_probe(tmp_path / "studies/birds/poolings", "mae", "cls", 41.0, seeds=(0,))
-    write_segmentation(tmp_path / "segmentation/streets", "mae", {"knn": protocol(30.0)}, notes=[])
-    write_detection(tmp_path / "detection/streets", "mae", average_precisions(10.0, 12.0), average_precisions(8.0, small=None))
-    write_localisation(tmp_path / "localisation/birds", "mae", score_maps(heads=(30,), abmilp=(44, 46)))
-    write_by_block(tmp_path / "blocks", "mae", {("cls", "linear"): (10.0, 20.0), ("cls", "knn"): (9.0,)})
-    write_geometry(tmp_path / "geometry/birds", "mae", ("cls", 3, 9.0))
-    write_similarity(tmp_path / "similarity/birds/mae-dino", 0.5, ("mae", 3), ("dino", 2))
-    write_norms(tmp_path / "norms/birds", "mae", {3: 4.0})
+    results.write_segmentation(tmp_path / "segmentation/streets", "mae", {"knn": results.protocol(30.0)}, notes=[])
+    results.write_detection(
+        tmp_path / "detection/streets",
+        "mae",
+        results.average_precisions(10.0, 12.0),
+        results.average_precisions(8.0, small=None),
+    )
+    results.write_localisation(tmp_path / "localisation/birds", "mae", results.score_maps(heads=(30,), abmilp=(44, 46)))
+    results.write_by_block(tmp_path / "blocks", "mae", {("cls", "linear"): (10.0, 20.0), ("cls", "knn"): (9.0,)})
+    results.write_geometry(tmp_path / "geometry/birds", "mae", ("cls", 3, 9.0))
+    results.write_similarity(tmp_path / "similarity/birds/mae-dino", 0.5, ("mae", 3), ("dino", 2))
+    results.write_norms(tmp_path / "norms/birds", "mae", {3: 4.0})
     by_block = tmp_path / "blocks/mae/description.json"
     by_block.write_text(json.dumps({**json.loads(by_block.read_text()), "seeds": [7]}))
     table = read_rows(tmp_path)
