@@ -137,14 +137,10 @@ def test_blocks_that_a_head_reads_are_compared_and_measures_by_block_are_not(tmp
 
 
 def write_project(root: Path, more: float) -> Path:
-    """One result of each kind."""
+    """Heads, patches, blocks and a receipt."""
     described(write_probe(root / "probes/birds", "mae", "cls", 50.0 + more))
     write_probe(root / "studies/birds/selection", "mae", "norm", 40.0)
     results.write_segmentation(root / "segmentation/streets", "mae", {"knn": results.protocol(30.0 + more)})
-    results.write_detection(
-        root / "detection/streets", "mae", results.average_precisions(10.0, 11.0 + more), results.average_precisions(8.0)
-    )
-    results.write_localisation(root / "localisation/birds", "mae", results.score_maps(cls=20 + more))
     results.write_by_block(root / "blocks/birds", "mae", {("cls", "linear"): (10.0, 20.0 + more)})
     write_probe(root / "blocks/birds/mae", "heads", "cls-block1", 20.0 + more)
     (root / "receipts").mkdir()
@@ -160,12 +156,10 @@ def test_projects_with_everything(beyondcls, tmp_path):
     assert [(row["dataset"], row["head"], row["measure"], float(row["difference"])) for row in rows] == [
         ("birds", "cls", "top1", 2.0),
         ("blocks/birds", "cls, block 1, linear", "top1", 2.0),
-        ("detection/streets", "box", "ap", 1.0),
-        ("localisation/birds", "attention cls", "max_box_acc_v2", 2.0),
         ("segmentation/streets", "knn", "miou_grid", 2.0),
     ]
     assert {row["encoder"] for row in rows} == {"mae"}
-    assert "1 of 6 results are equal, 5 differ" in said
+    assert "1 of 4 results are equal, 3 differ" in said
     (found,) = table(tmp_path / "out/descriptions.csv")
     assert (found["name"], found["a"], found["results"]) == ("extraction.versions.timm", '"1.0.20"', "receipts/mae-birds-train")
 
@@ -174,7 +168,7 @@ def test_a_project_with_a_folder_of_probes_and_a_head_with_a_head(beyondcls, tmp
     project, probes = write_project(tmp_path / "project", 0.0), tmp_path / "elsewhere"
     write_probe(probes / "birds", "mae", "cls", 51.0)
     said = beyondcls("compare", project, probes)
-    assert f"1 differ 5 are only in {project}" in said
+    assert f"1 differ 3 are only in {project}" in said
     assert "birds │ mae │ cls │ top1 │ 50.00 ± 0.50 │ 51.00 ± 0.50 │ +1.00 ± 0.71 │ – " in said
     assert "−1.00 ± 0.71" in beyondcls("compare", probes / "birds/mae/cls", project / "probes/birds/mae/cls")
 

@@ -11,7 +11,6 @@ import pytest
 import timm
 
 from extract.encoders import ENCODERS
-from pipelines.parameters.params import read_params
 from pipelines.report.collect import Folders, Inputs, collect
 from pipelines.report.published.row import COLUMNS, SHIPPED, PublishedRow, paper_rows, published_rows, read_rows
 from pipelines.report.sections.against import STEPLESS, Beside, match_published
@@ -136,6 +135,11 @@ class TestMatching:
     def test_not_found(self, changed: dict[str, str], expected: tuple[str, str, str], folders: Folders) -> None:
         assert lacking(inputs_of(folders, replace(ROW, **changed))) == [expected]
 
+    def test_a_study_that_the_page_is_about_is_there_once(self, folders: Folders) -> None:
+        (study,) = folders.studies
+        of_study = replace(folders, probes=study / "poolings")
+        assert self.matches(of_study, ROW) == [("mae-b16", "poolings", "cls")]
+
     def test_data_set_without_a_name(self, folders: Folders) -> None:
         assert lacking(inputs_of(replace(folders, dataset=""), ROW)) == [("data set", "imagenet", "")]
 
@@ -235,22 +239,6 @@ class TestDifference:
         assert signs == {42.0: 1, 46.5: 0, 53.5: 0, 58.0: -1}
 
 
-@pytest.fixture(scope="module")
-def imagenet(tmp_path_factory) -> Path:
-    """Some of the heads of the paper's project."""
-    folder = tmp_path_factory.mktemp("paper")
-    for place, heads in (
-        ("probes/imagenet", ("cls", "abmilp")),
-        ("studies/imagenet/variants", ("abmilp", "abmilp-2-tanh")),
-        ("studies/imagenet/self-attention", ("sa-abmilp",)),
-        ("studies/imagenet/poolings", ("abmilp", "ap-12")),
-    ):
-        for head in heads:
-            options = {"depth": 2, "activation": "tanh"} if head == "abmilp-2-tanh" else {}
-            write_probe(folder / place, "mae-b16", head, 70.0, aggregator=head.partition("-")[0], **ALIKE, options=options)
-    return folder
-
-
 class TestPage:
     def test_the_papers_encoders(self, beyondcls, tmp_path: Path, no_plots) -> None:
         """A project with their names: the paper's numbers are shown beside them, and the others are counted."""
@@ -274,28 +262,6 @@ class TestPage:
         assert len(unmatched) == n - 15
         assert f"paper: of {n} published numbers 5 are compared with ours; 10 were measured otherwise" in said
         assert {row["differs"] for row in differing} == {f"depth: {n}, 1" for n in (2, 3, 4)}
-
-    @pytest.mark.parametrize(
-        ("table", "expected"),
-        [
-            ("table-1", {("cls", "67.8"), ("abmilp", "71.6")}),
-            ("table-5", {("abmilp", "71.6"), ("abmilp", "71.58"), ("abmilp-2-tanh", "68.7")}),
-            ("table-7", {("abmilp", "71.6"), ("ap-12", "75.4")}),
-        ],
-    )
-    def test_of_one_table(
-        self, table: str, expected: set[tuple[str, str]], imagenet: Path, beyondcls, monkeypatch, no_plots
-    ) -> None:
-        """As paper/tables.yaml asks for it: its numbers alone, each once."""
-        monkeypatch.chdir(imagenet)
-        of_all = re.sub(r"--encoder \S+", "", read_params(ROOT / "paper/tables.yaml")["stages"][table]["cmd"])
-        asked = of_all.partition(" --out ")[0].split()[1:]
-        beyondcls(*asked, "--out", table)
-        with (imagenet / table / "tables/against.csv").open(newline="") as source:
-            rows = [row for row in csv.DictReader(source) if row["metric"] == "top1"]
-        assert {(row["head"], row["published"]) for row in rows} == expected
-        of_no_study = "--probes probes/" in of_all
-        assert ("" in {row["study"] for row in rows}) == of_no_study, "a study that the page is about is there once"
 
 
 class TestShipped:

@@ -218,13 +218,9 @@ def test_results_on_dense_tasks_are_found_with_the_images_that_params_yaml_names
     images = found.folders.dense_images.opened("streets")
     assert (len(images), images.classes) == (3, ["a", "b", "c"])
     assert "No images were named, or those of params.yaml are not here" in found.folders.dense_images.opened("coco")
+    for nothing in (None, {"datasets": ["coco"]}, {"data": "pictures", "datasets": ["coco"]}):
+        assert isinstance(of_params(folder, {"dense": nothing}).opened("coco"), str), "no error"
     assert "--dense-data" in elsewhere.folders.dense_images.opened("streets")
-
-
-@pytest.mark.parametrize("dense", [None, {"datasets": ["coco"]}, {"data": "pictures", "datasets": ["coco"]}])
-def test_a_section_on_dense_tasks_that_names_no_images_is_no_error(dense: object, tmp_path: Path):
-    (tmp_path / "pictures/coco").mkdir(parents=True)
-    assert isinstance(of_params(tmp_path, {"dense": dense}).opened("coco"), str)
 
 
 @pytest.mark.parametrize("name", ["attention", "localisation", "segmentation"])

@@ -51,18 +51,14 @@ def rows(table: Table) -> dict[str, list[str]]:
     return {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in table.rows}
 
 
-@pytest.mark.parametrize(
-    ("parameters", "entropy", "is_selected"),
-    [(0, 1.1, True), (0, math.log(4), False), (0, None, False), (193, 1.1, False), (None, 1.1, False)],
-)
-def test_untrained_selections_are_heads_without_parameters_that_weight_patches_unevenly(
-    root: Path, parameters: int | None, entropy: float | None, is_selected: bool
-):
+def test_untrained_selections_are_heads_without_parameters_that_weight_patches_unevenly(root: Path):
     """By its numbers alone: also a custom head. Average has none and weights all alike, [cls] and max weight nothing."""
-    measured = {} if entropy is None else {"entropy": over_seeds(entropy)}
-    write_probe(root / "studies/selection", "mae", "my-own", 50.0, cost={"parameters": parameters}, **measured)
+    found = {"own": (0, 1.1), "even": (0, math.log(4)), "weightless": (0, None), "trained": (193, 1.1), "unknown": (None, 1.1)}
+    for head, (parameters, entropy) in found.items():
+        measured = {} if entropy is None else {"entropy": over_seeds(entropy)}
+        write_probe(root / "studies/selection", "mae", head, 50.0, cost={"parameters": parameters}, **measured)
     groups = {row.cells[0].text: row.group for row in tables(root)["selection"].rows}
-    assert groups["my-own"] == ("selected without training" if is_selected else "others")
+    assert [groups[head] for head in found] == ["selected without training", *["others"] * 4]
 
 
 class TestTable:
