@@ -23,7 +23,7 @@ def test_which_block_is_best(tmp_path):
         ["mae", "[cls], knn", "3.0", "2.0", "1.0", "0", "+2.0", "not shown", "384"],
     ]
     assert [row[2:5] for row in best(table)] == [
-        *([True, False, False], [True, False, False], [False, True, False], [False, False, True], [True, False, False]),
+        *([True, False, False], [True, False, False], [False, True, False], [False, False, True], [True, False, False])
     ]
     dino, mae = figures(result)
     assert [figure.name for figure in (dino, mae)] == ["by-block-dino", "by-block-mae"]

@@ -331,8 +331,7 @@ ONE_OF_A_KIND = """(() => {
 
 
 @pytest.mark.parametrize(
-    ("width", "scheme", "rules"),
-    [(1280, "light", OTHERS), (390, "light", COLOURS), (390, "dark", COLOURS)],
+    ("width", "scheme", "rules"), [(1280, "light", OTHERS), (390, "light", COLOURS), (390, "dark", COLOURS)]
 )
 def test_accessible(page: "Page", width: int, scheme: str, rules: str):
     look(page, width, scheme)

@@ -128,11 +128,7 @@ def test_divergences_in_both_directions_and_what_is_infinite(root: Path):
     write_divergence(root / "divergence", "not-probed", ("a", "b", 1.0, 0))
     of_mae, every = tables(root)["divergence-mae"], tables(root)["divergence"]
     assert [column.title for column in of_mae.columns] == ["p", "average", "AbMILP", "pca"]
-    assert parts.shown(of_mae) == [
-        ["average", "0", "0.50", "∞"],
-        ["AbMILP", "0.25", "0", "∞"],
-        ["pca", "1.00*", "0.75", "0"],
-    ]
+    assert parts.shown(of_mae) == [["average", "0", "0.50", "∞"], ["AbMILP", "0.25", "0", "∞"], ["pca", "1.00*", "0.75", "0"]]
     assert parts.shown(every)[2:5] == [
         ["mae", "AbMILP", "pca", "∞", "10", "10"],
         ["mae", "pca", "AbMILP", "0.750 ± 0.125", "10", "0"],

@@ -156,12 +156,7 @@ def write_correct(
 
 
 def write_attention(
-    root: Path,
-    encoder: str,
-    digest: str,
-    n_tokens: int = N_TOKENS,
-    more: float = 0.0,
-    statistics: Iterable[str] = STATISTICS,
+    root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, more: float = 0.0, statistics: Iterable[str] = STATISTICS
 ) -> Path:
     """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are 8 pixels wide and high.
 
