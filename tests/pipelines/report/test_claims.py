@@ -3,24 +3,12 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pipelines.report.claims import (
-    AHEAD,
-    BEYOND,
-    EVEN,
-    MORE,
-    NATS,
-    NO_MORE,
-    POINTS,
-    SHARE,
-    Claim,
-    claims,
-    table,
-    table_by_dataset,
-)
+from pipelines.report.claims import AHEAD, BEYOND, EVEN, MORE, NATS, NO_MORE, POINTS, SHARE, claims, table, table_by_dataset
 from pipelines.report.collect import Folders, Inputs, collect
 from store.format.pretraining import JOINT, LABELS
 from tests.pipelines.report.written import several_labels, write_attention, write_correct, write_probe
@@ -43,7 +31,7 @@ def inputs_of(root: Path) -> Inputs:
     return collect(Folders(root / "p", root / "a"))
 
 
-def of(root: Path) -> dict[str, Claim]:
+def of(root: Path) -> dict[str, Any]:
     return {claim.name: claim for claim in claims(inputs_of(root))}
 
 

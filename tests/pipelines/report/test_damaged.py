@@ -27,6 +27,7 @@ CASES = [
     (f"{PROBE}/description.json", "{", "is damaged", "probe"),
     (f"{PROBE}/description.json", '{"encoder": "a", "family": "", "options": {}}', "has no 'top1'", "probe"),
     (f"{PROBE}/description.json", TOP1 % '{"values": [], "mean": NaN, "std": 0}', "nan is not a finite number", "probe"),
+    (f"{PROBE}/description.json", TOP1 % '{"values": [null], "mean": 1, "std": 0}', "is damaged", "probe"),
     (f"{PROBE}/description.json", ('"family": "mask', '"family": 1, "x": "mask'), "expected a text and", "probe"),
     (f"{PROBE}/description.json", ('"random_seed": null', '"random_seed": "0"'), "random_seed '0', expected a text", "probe"),
     (f"{PROBE}/description.json", ('"family"', '"trained"'), "has no 'family'", "probe"),

@@ -17,9 +17,9 @@ from extract.datasets.sample import Box, Sample
 from pipelines.live.overlay import blend, cut_out
 from pipelines.report import files
 from pipelines.report.collect import Examples, Folders, Inputs, collect
-from pipelines.report.content import Gallery, Section
+from pipelines.report.content import Gallery, Picture, Section
 from pipelines.report.galleries.images import DenseImages
-from pipelines.report.galleries.pictures import COLOURS, SIDE, VOID, choose_rows, colour_map, colours_of, fit_size, rgb
+from pipelines.report.galleries.pictures import COLOURS, SIDE, VOID, choose_rows, colour_map, colours_of, fit_size, rgb, uri
 from pipelines.report.sections import detection, localisation, overlays, segmentation
 from store import BeyondClsError
 from tests.pipelines.report import everything as results
@@ -337,6 +337,12 @@ def test_pictures_are_files_of_their_own_to_which_the_page_links(tmp_path: Path)
     assert all(f'href="figures/{name}"' in (out / "index.html").read_text() for name in written)
     with Image.open(out / "figures/overlays-1-mae-cls-attention.png") as picture:
         assert (np.asarray(picture) == drawn(section).rows[0][1].pixels).all()
+
+
+def test_a_photograph_is_small_in_the_page():
+    coarse = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 24, 3), np.uint8))
+    photograph = Picture(np.asarray(coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC)), "")
+    assert len(uri(photograph, Gallery("x", "X", (), (), ()))) < 6_000
 
 
 # What remains of linear sRGB without long, middle and short cones (Machado et al. 2009, severity 1).
