@@ -80,7 +80,7 @@ ABMILP = {"heads": {"abmilp": {}}}
         (ABMILP, 1e9, HEAD),
         (ABMILP, 0, HEAD),  # reading takes 4 · 1100 · 1000 / 1e5 = 44 s meanwhile
         ({"heads": {"abmilp": {"seeds": [0], "epochs": 40, "order": "own"}}}, 0, 40 * 1100 * 1000 / 1e5),
-        ({"heads": {"abmilp": {"order": "own"}}}, 0, 3 * 4 * 1100 * 1000 / 1e5),
+        ({"heads": {"abmilp": {"order": "own"}}}, 1e6, 3 * 4 * 1100 * 1000 / 1e5),  # of 1.1 MB
         ({"heads": {"abmilp": {"base_lrs": [0.1, 0.2]}}}, 1e9, HEAD + 6 * (4 * 900 * LEARN + 100 * JUDGE)),
         ({"cls_heads": {"cls": {}}}, 0, HEAD + 1100 * POOL),
         ({"cls_heads": {"knn": {"aggregator": "cls", "protocol": "knn"}}}, 0, 1100 * POOL),

@@ -45,9 +45,11 @@ def test_dashes_have_their_reasons(tmp_path: Path):
     for encoder in ("ijepa", "capi"):
         (tmp_path / encoder / "cls").mkdir()
         write_result(tmp_path / encoder / "cls/metrics.json", {"absent": ["cls"]})
-    note = scores(collect(Folders(tmp_path))).note
+    table = scores(collect(Folders(tmp_path)))
+    rows = {name: cells for name, *cells in shown(table, slice(4))}
+    assert (rows["dino"], rows["mae"]) == (["40.0 ± 0.5", "–", "–"], ["–", "40.0 ± 0.5", "–"])
     reasons = ("capi, ijepa: no cls tokens, which [cls] reads", "mae: not probed with [cls]")
-    assert f"A dash: {reasons[0]}; dino: not probed with AbMILP; {reasons[1]}." in note
+    assert f"A dash: {reasons[0]}; dino: not probed with AbMILP; {reasons[1]}." in table.note
 
 
 def read(table: Table) -> list[dict[str, str]]:
