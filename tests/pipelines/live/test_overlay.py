@@ -20,12 +20,8 @@ def test_bright_where_the_weight_is():
 def test_cut_out_is_what_the_box_shows():
     image = Image.new("RGB", (8, 8))
     image.paste((90, 90, 90), (4, 0, 8, 8))
-    assert cut_out(image, (5, 0, 8, 3), (2, 3)).shape == (3, 2, 3)
-    assert (cut_out(image, (5, 0, 8, 3), (2, 2)) > 80).all()
-    assert (cut_out(image, (0, 0, 3, 3), (2, 2)) < 10).all()
-    half = cut_out(image, (2, 2, 6, 6), (2, 2))[..., 0]
-    assert (half[:, 0] < 20).all()
-    assert (half[:, 1] > 70).all()
+    half = cut_out(image, (2, 2, 6, 6), (2, 3))[..., 0]
+    assert (half.shape, (half[:, 0] < 20).all(), (half[:, 1] > 70).all()) == ((3, 2), True, True)
 
 
 def test_cut_out_beyond_the_border_is_black_and_keeps_fractions_of_a_pixel():

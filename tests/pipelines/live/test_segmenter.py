@@ -57,15 +57,15 @@ def test_logits_are_those_of_cached_tokens(tmp_path, final_norm):
     assert not model.train().training, "stays in evaluation mode"
     with pytest.raises(BeyondClsError, match="train a probe on features of 'tiny'"):
         beyondcls.online(tiny_encoder(5), tmp_path / "linear/seed0")
-    with pytest.raises(BeyondClsError, match=r"tiny gives patches \[16, 32\], the head was trained on \[6, 32\]; load the enc"):
+    with pytest.raises(BeyondClsError, match=r"tiny gives patches \[16, 32\], the head was trained on \[6, 32\]"):
         Segmenter(encoder, head(source.dim, (2, 3)), {"block": 0, "classes": ["a", "b", "c"]})
     file = tmp_path / "linear/seed0.json"
     about = json.loads(file.read_text())
     for changed, message in (
-        ({"block": 9}, "there is no block 9: the encoder has blocks 0 to 1"),
-        ({"block": "last"}, "the probe's block is 'last', expected a number from 0 on; train it again"),
-        ({"classes": ["a"]}, "the probe has 1 names of classes, expected 3, one for each logit"),
-        ({"classes": None}, "seed0 has no names of classes; train it again: beyondcls segment"),
+        ({"block": 9}, "there is no block 9"),
+        ({"block": "last"}, "the probe's block is 'last', expected a number"),
+        ({"classes": ["a"]}, "the probe has 1 names of classes, expected 3"),
+        ({"classes": None}, "seed0 has no names of classes"),
     ):
         file.write_text(json.dumps(about | changed))
         with pytest.raises(BeyondClsError, match=message):

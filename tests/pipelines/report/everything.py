@@ -201,9 +201,7 @@ def write_depth(root: Path, encoder: str, task: str, measures: dict[str, float])
     return write_of(root, encoder, **content, pixels={"test": of_test}, protocols={"linear": linear, "mean": mean})
 
 
-def write_maps(
-    folder: Path, ids: Sequence[str], data: str = "d", classes: Sequence[str] = CLASSES, resolution: str | int = "original"
-) -> None:
+def write_maps(folder: Path, ids: Sequence[str], data: str = "d", classes: Sequence[str] = CLASSES) -> None:
     """Maps of 8 x 8 pixels beside results: of truth the lower half is class 0, the upper half class 1 and its first row void.
 
     A protocol predicts class 0 everywhere, linear that the first column is class 2.
@@ -218,7 +216,7 @@ def write_maps(
             (folder / "maps" / name).mkdir(parents=True, exist_ok=True)
             Image.fromarray(label_map).save(folder / f"maps/{name}/{one}.png")
         images.append({"id": one, "file": f"{one}.png", "crop": [0, 0, 8, 8], "flip": False})
-    content = {"data": data, "resolution": resolution, "unseen": 255, "classes": list(classes), "images": images}
+    content = {"data": data, "resolution": "original", "unseen": 255, "classes": list(classes), "images": images}
     (folder / "maps/images.json").write_text(json.dumps(content))
 
 
@@ -247,16 +245,14 @@ def write_detection(root: Path, encoder: str, box: dict[str, Any], mask: dict[st
     return write_of(root, encoder, **content | changes)
 
 
-def write_examples(
-    folder: Path, ids: Sequence[str], data: str = "d", classes: Sequence[str] = CLASSES, score: float = 0.8
-) -> None:
+def write_examples(folder: Path, ids: Sequence[str], data: str = "d", classes: Sequence[str] = CLASSES) -> None:
     """examples.json beside results: each image of 8 x 8 pixels has an object of class 2 and a crowd, two are detected."""
     objects = [
         {"label": 2, "box": [2, 2, 6, 6], "crowd": False, "counts": SQUARE},
         {"label": 1, "box": [0, 0, 8, 4], "crowd": True, "counts": UPPER},
     ]
     detections = [
-        {"label": 2, "score": score, "box": [2, 2, 6, 6], "counts": SQUARE},
+        {"label": 2, "score": 0.8, "box": [2, 2, 6, 6], "counts": SQUARE},
         {"label": 0, "score": 0.1, "box": [0, 0, 8, 4], "counts": UPPER},
     ]
     images = [{"id": one, "size": [8, 8], "objects": objects, "detections": detections} for one in ids]
@@ -285,9 +281,9 @@ def over_groups(value: float) -> dict[str, Any]:
     return over_seeds(value) | {"without": (value + np.linspace(-0.01, 0.01, 20) * (value != 0)).tolist()}
 
 
-def write_similarity(folder: Path, value: float, *places: tuple[str, int], kind: str = "cls") -> None:
+def write_similarity(folder: Path, value: float, *places: tuple[str, int]) -> None:
     """One comparison; `places`: encoders and blocks, compared with one another; `value`: CKA of the first pair."""
-    sides = [{"encoder": encoder, "vector": kind, "block": block} for encoder, block in places]
+    sides = [{"encoder": encoder, "vector": "cls", "block": block} for encoder, block in places]
     pairs = [
         {"a": a, "b": b, "debiased_cka": over_groups(value / n), "mutual_knn": over_groups(value / n / 2)}
         for n, (a, b) in enumerate(combinations(sides, 2), 1)

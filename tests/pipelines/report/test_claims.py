@@ -3,24 +3,12 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pipelines.report.claims import (
-    AHEAD,
-    BEYOND,
-    EVEN,
-    MORE,
-    NATS,
-    NO_MORE,
-    POINTS,
-    SHARE,
-    Claim,
-    claims,
-    table,
-    table_by_dataset,
-)
+from pipelines.report.claims import AHEAD, BEYOND, EVEN, MORE, NATS, NO_MORE, POINTS, SHARE, claims, table, table_by_dataset
 from pipelines.report.collect import Folders, Inputs, collect
 from store.format.pretraining import JOINT, LABELS
 from tests.pipelines.report.written import several_labels, write_attention, write_correct, write_probe
@@ -43,7 +31,7 @@ def inputs_of(root: Path) -> Inputs:
     return collect(Folders(root / "p", root / "a"))
 
 
-def of(root: Path) -> dict[str, Claim]:
+def of(root: Path) -> dict[str, Any]:
     return {claim.name: claim for claim in claims(inputs_of(root))}
 
 
@@ -149,13 +137,11 @@ def test_entropies_are_compared_over_images(tmp_path: Path, masked, joint, last:
     assert estimate.error[0] == pytest.approx(0.1 * np.sqrt(2 / 7), rel=0.1)  # of 7 images each
 
 
-@pytest.mark.parametrize("encoders", [{"mae": 64, "dino": 16}, {"mae": 64}])
-def test_entropies_of_other_grids_or_of_one_family_are_not_compared(tmp_path: Path, encoders: dict[str, int]) -> None:
+def test_entropies_of_other_grids_or_of_one_family_are_not_compared(tmp_path: Path) -> None:
     write_probe(tmp_path / "p", "mae", "average", 1.0)
-    for encoder, n_tokens in encoders.items():
+    for encoder, n_tokens in (("mae", 64), ("dino", 16)):
         entropies(tmp_path, encoder, (3.0, 4.0), n_tokens)
-    assert claims(inputs_of(tmp_path)) == []
-    assert table(inputs_of(tmp_path)) is None
+        assert table(inputs_of(tmp_path)) is None
 
 
 def test_the_table_has_what_was_measured(tmp_path: Path) -> None:
@@ -163,9 +149,8 @@ def test_the_table_has_what_was_measured(tmp_path: Path) -> None:
     write(tmp_path, "dino", 70, 69)
     result = table(inputs_of(tmp_path))
     assert result is not None
-    assert [column.name for column in result.columns] == [
-        *("claim", "encoders", "verdict", "points", "points_interval", "share", "share_interval")
-    ]
+    names = ["claim", "encoders", "verdict", "points", "points_interval", "share", "share_interval"]
+    assert [column.name for column in result.columns] == names
     (row,) = (row for row in result.rows if row.cells[0].text == NO_MORE[JOINT])
     assert [cell.text for cell in row.cells[1:4]] == ["dino", "holds", "−1.0"]
     low, high = (float(part.replace("−", "-")) for part in row.cells[4].text.split(" to "))

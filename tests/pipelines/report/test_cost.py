@@ -17,9 +17,7 @@ HEADS = (
 )
 
 
-def test_nothing_where_no_cost_is_known(tmp_path: Path):
-    write_probe(tmp_path, "mae", "cls", 40.0)
-    assert section(collect(Folders(tmp_path, tmp_path / "none"))) is None
+def test_nothing_where_no_cost_is_known():
     unknown = studied("mae", "mine", 50.0, flops=None)
     assert section(inputs("poolings", unknown, main=(unknown,))) is None
 
@@ -51,15 +49,11 @@ def test_a_time_is_that_of_the_metrics_beside_it(tmp_path: Path):
     assert collect(Folders(tmp_path)).probes["mae", "abmilp"].timing == {}
 
 
-def test_the_study_goes_before_other_probes():
+def test_heads_of_the_study_that_none_beats_for_less_are_marked():
+    """It goes before other probes. [cls] costs what the average costs; AbMILP reaches less, and EP costs more."""
     table = tables(section(inputs("poolings", *HEADS, main=(studied("other", "cls", 1.0, "cls"),))))["cost"]
     assert shown(table, slice(1, 2)) == [["[cls]"], ["average"], ["AbMILP"], ["<b>ap"], ["ep"]]
     assert best(table, slice(2, 3)) == [[False], [False], [False], [True], [False]]
-
-
-def test_heads_that_none_beats_for_less_are_marked():
-    """[cls] costs what the average costs; AbMILP reaches less, and EP costs more."""
-    table = tables(section(inputs("poolings", *HEADS)))["cost"]
     place = [column.name for column in table.columns].index("on_front")
     assert [row[1] for row in shown(table) if row[place] == "yes"] == ["average", "<b>ap"]
 

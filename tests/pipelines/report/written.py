@@ -13,7 +13,7 @@ from PIL import Image
 from extract.datasets import open_images
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Figures, Gallery, Section, Table, Text
-from pipelines.report.measured import AttentionResult, Measure, Probe
+from pipelines.report.measured import Measure, Probe
 from probe.result_files import DESCRIPTION, METRICS, read_result, write_result
 from store.format.pretraining import JOINT, LABELS, MASKED, UNKNOWN, Pretraining
 
@@ -156,16 +156,9 @@ def write_correct(
 
 
 def write_attention(
-    root: Path,
-    encoder: str,
-    digest: str,
-    n_tokens: int = N_TOKENS,
-    n_images: int = N_IMAGES,
-    side: int = 8,
-    more: float = 0.0,
-    statistics: Iterable[str] = STATISTICS,
+    root: Path, encoder: str, digest: str, n_tokens: int = N_TOKENS, more: float = 0.0, statistics: Iterable[str] = STATISTICS
 ) -> Path:
-    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are `side` pixels wide and high.
+    """One ATTENTION/ENCODER with two blocks; [cls] looks at the last patch of images that are 8 pixels wide and high.
 
     `more` is added to the statistics, and to what it gives to that patch.
     """
@@ -175,16 +168,16 @@ def write_attention(
     _table(folder / "statistics.csv", ("statistic", "block", "mean", "std"), rows)
     by_head = [(name, block, head, 0.5 + block / 4 - head / 8) for name in statistics for block in (0, 1) for head in (0, 1, 2)]
     _table(folder / "heads.csv", ("statistic", "block", "head", "mean"), by_head)
-    maps = np.full((n_images, n_tokens), 0.25 / (n_tokens - 1), np.float16)
+    maps = np.full((N_IMAGES, n_tokens), 0.25 / (n_tokens - 1), np.float16)
     maps[:, -1] = 0.75 + more
     np.save(folder / "maps/cls_map.npy", maps)
-    np.save(folder / "maps/crops.npy", np.tile(np.array([0, 0, side, side], np.float32), (n_images, 1)))
+    np.save(folder / "maps/crops.npy", np.tile(np.array([0, 0, 8, 8], np.float32), (N_IMAGES, 1)))
     summary = {
         "encoder": encoder,
         **pretraining_of(encoder).to_dict(),
         "key": f"test-{encoder}",
         "data": digest,
-        "n_images": n_images,
+        "n_images": N_IMAGES,
         "n_tokens": n_tokens,
         "classes": list(CLASSES),
         "architecture": {"patch_size": 4},
@@ -195,14 +188,14 @@ def write_attention(
     return folder
 
 
-def write_all(root: Path, n_tokens: int = N_TOKENS, statistics: Iterable[str] = STATISTICS) -> dict[str, Path]:
+def write_all(root: Path, statistics: Iterable[str] = STATISTICS) -> dict[str, Path]:
     """Images, probes of ACCURACY and their attention under `root`; the arguments of the command, `out` included."""
     data = write_images(root / "data")
     digest = open_images(data).digest
     for encoder, heads in ACCURACY.items():
-        write_attention(root / "attention", encoder, digest, n_tokens, statistics=statistics)
+        write_attention(root / "attention", encoder, digest, statistics=statistics)
         for head, top1 in heads.items():
-            write_probe(root / "probes", encoder, head, top1, n_tokens=n_tokens)
+            write_probe(root / "probes", encoder, head, top1)
     return {"probes": root / "probes", "attention": root / "attention", "data": Path(data), "out": root / "out"}
 
 
@@ -246,14 +239,8 @@ def studied(encoder: str, head: str, top1: float, aggregator: str = "abmilp", **
     )
 
 
-def inputs(study: str, *probes: Probe, main: tuple[Probe, ...] = (), attention: tuple[AttentionResult, ...] = ()) -> Inputs:
-    studies = {study: {(p.encoder, p.head): p for p in probes}} if probes else {}
-    return Inputs({(p.encoder, p.head): p for p in main}, {a.encoder: a for a in attention}, studies)
-
-
-def attention_of(encoder: str, statistics: dict, cls_map: Path | None = None) -> AttentionResult:
-    about = {"key": "key", "data": "data", "n_images": 10, "n_tokens": 49, "architecture": {}}
-    return AttentionResult(about, encoder=encoder, statistics=statistics, cls_map=cls_map)
+def inputs(study: str, *probes: Probe, main: tuple[Probe, ...] = ()) -> Inputs:
+    return Inputs({(p.encoder, p.head): p for p in main}, studies={study: {(p.encoder, p.head): p for p in probes}})
 
 
 def tables(section: Section | None) -> dict[str, Table]:
