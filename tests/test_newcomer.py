@@ -39,8 +39,8 @@ class Entry:
 
     @property
     def content(self) -> str:
-        """A file of this folder, or the aggregator of the documentation or the data set of the plugin as such a file."""
-        if self.name == "birds":
+        """A file of this folder, the package of tests/plugin, or the aggregator of the documentation as a file of ours."""
+        if self.name in ("birds", "first_patch_to_cls"):
             return (ROOT / "tests/plugin/beyondcls_newcomers.py").read_text()
         if self.name != "gem":
             return (ROOT / "tests/newcomers" / Path(self.file).name).read_text()
@@ -82,11 +82,11 @@ ENTRIES = {
         {"probe/aggregators/__init__.py": ('    "gem": gem.GeM,', '    "k-means": KMeans,')},
     ),
     "an attention statistic": Entry(
-        "extract/attention/centre_to_cls.py",
+        "extract/attention/first_patch_to_cls.py",
         "tests/extract/attention/test_statistics.py",
         {
             "extract/attention/__init__.py": (
-                '    "centre_to_cls": centre_to_cls.centre_to_cls,',
+                '    "first_patch_to_cls": first_patch_to_cls.first_patch_to_cls,',
                 '    "patches_to_cls": patches_to_cls,',
             )
         },

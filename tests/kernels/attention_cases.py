@@ -4,8 +4,7 @@ import triton
 
 from extract.attention.fused import Tiles, tiles_of
 from extract.attention.kernel import attention_kernel, norms_kernel
-from tests.kernels.compiling import Case
-from tests.kernels.resources import TARGETS
+from tests.kernels.compiling import TARGETS, Case
 
 NAMES = ("query", "key", "value")
 STRIDES = tuple(f"{name}_{of}" for name in NAMES for of in ("image", "head", "token"))

@@ -4,8 +4,7 @@ import pytest
 from packaging.version import Version
 
 from store import kernels
-from tests.kernels.compiling import resources_of
-from tests.kernels.resources import SHARED_NBYTES, TARGETS, Resources
+from tests.kernels.compiling import SHARED_NBYTES, TARGETS, Resources, resources_of
 
 triton = pytest.importorskip("triton", reason="there are no kernels without Triton")
 pytestmark = [
