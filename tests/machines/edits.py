@@ -55,6 +55,9 @@ CALLED = {
 KINDS = ("receipts", "zarr.json", "images", "cls", "patch", "registers", "average", "pooled", "statistics", "attention", "norm")
 
 
+ABMILP = project.probe_stage("abmilp")
+
+
 @dataclass(frozen=True)
 class Edit:
     """One kind of edit.
@@ -63,14 +66,14 @@ class Edit:
         name: in the table.
         change: makes it in a clone.
         probe: the stage that another machine then wants.
-        unused: it concerns files that no stage depends on. Such edits are made all at once: if together they run
+        unused: it concerns nothing that a stage depends on. Such edits are made all at once: if together they run
             nothing, neither does any of them alone.
         like: name of an edit that takes the same way through DVC, by another entry or file.
     """
 
     name: str
     change: Callable[[Path], object]
-    probe: str
+    probe: str = ABMILP
     unused: bool = False
     like: str = ""
 
@@ -151,18 +154,14 @@ NEW_STATISTIC = new_entry(
     "from extract.attention.another import another",
 )
 
-ABMILP = project.probe_stage("abmilp")
 PARAMETER, WEIGHTS, TRAINER = "a parameter of `abmilp`", "the weights of an encoder", "the trainer of heads"
 EDITS = (
-    Edit("nothing", lambda repo: None, ABMILP),
+    Edit("nothing", lambda repo: None, unused=True),
     Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), project.probe_stage("cls")),
     Edit(
-        "a parameter of another head under `heads`",
-        of_head("heads", "average"),
-        project.probe_stage("average"),
-        like=PARAMETER,
+        "a parameter of another head under `heads`", of_head("heads", "average"), project.probe_stage("average"), like=PARAMETER
     ),
-    Edit(PARAMETER, of_head("heads", "abmilp"), ABMILP),
+    Edit(PARAMETER, of_head("heads", "abmilp")),
     Edit(
         "a new head under `heads`",
         of_params(lambda p: p["heads"].update(new={})),
@@ -170,45 +169,36 @@ EDITS = (
         like=PARAMETER,
     ),
     Edit("the file of a head of your own", appended("heads/mine.py"), project.probe_stage("mine"), like=PARAMETER),
-    Edit("a head of a study", of_params(lambda p: p["studies"]["selection"]["heads"].update(pca={})), ABMILP),
-    Edit("`images` of an entry of `geometry`", of_params(lambda p: p["geometry"]["mae"].update(images=5000)), ABMILP),
-    Edit("an entry of `scores`", of_params(lambda p: p["scores"]["cls"].update(test="another")), ABMILP),
-    Edit("the searches of `retrieval`", appended("searches.csv", "query,image"), ABMILP),
-    Edit("`probe`: epochs, seeds, …", of_params(lambda p: p["probe"].update(epochs=3)), ABMILP, like=TRAINER),
-    Edit(
-        WEIGHTS,
-        of_params(lambda p: p["encoders"][project.MAE].update(weights="0")),
-        ABMILP,
-    ),
+    Edit("a head of a study", of_params(lambda p: p["studies"]["selection"]["heads"].update(pca={}))),
+    Edit("`images` of an entry of `geometry`", of_params(lambda p: p["geometry"]["mae"].update(images=5000))),
+    Edit("an entry of `scores`", of_params(lambda p: p["scores"]["cls"].update(test="another"))),
+    Edit("the searches of `retrieval`", appended("searches.csv", "query,image")),
+    Edit("`probe`: epochs, seeds, …", of_params(lambda p: p["probe"].update(epochs=3)), like=TRAINER),
+    Edit(WEIGHTS, of_params(lambda p: p["encoders"][project.MAE].update(weights="0"))),
     Edit(
         "a new encoder under `encoders`",
         of_params(lambda p: p["encoders"].update(new={})),
         project.probe_stage("abmilp", "new"),
         like=WEIGHTS,
     ),
-    Edit(
-        "`extract`: views, drop_path, blocks, dtype, …",
-        of_params(lambda p: p["extract"].update(views=2)),
-        ABMILP,
-        like=WEIGHTS,
-    ),
-    Edit("images added to a data set, or changed", more_images, ABMILP),
+    Edit("`extract`: views, drop_path, blocks, dtype, …", of_params(lambda p: p["extract"].update(views=2)), like=WEIGHTS),
+    Edit("images added to a data set, or changed", more_images),
     Edit(
         "a new data set under `datasets`",
         another_data_set,
         ABMILP.replace(project.DATASET, "another"),
         like=WEIGHTS,
     ),
-    Edit("the code: comments, docstrings, formatting", comments, ABMILP),
-    Edit("a new file of encoders in `extract/encoders`", NEW_ENCODERS, ABMILP, unused=True),
-    Edit("the file of an encoder that is used", appended("extract/encoders/joint.py"), ABMILP),
-    Edit("a new attention statistic that is not asked for", NEW_STATISTIC, ABMILP, unused=True),
-    Edit("a reader of data sets that is not used", appended("extract/datasets/coco.py"), ABMILP, unused=True),
-    Edit("an aggregator that no head uses", appended("probe/aggregators/cross_attention.py"), ABMILP, unused=True),
-    Edit("another version of torch or timm", another_torch, ABMILP, unused=True),
-    Edit(TRAINER, appended("probe/train.py"), ABMILP),
-    Edit("the trainer of detectors", appended("probe/detection/training.py"), ABMILP, like=TRAINER),
-    Edit("the report", appended("pipelines/report/sections/cost.py"), ABMILP),
+    Edit("the code: comments, docstrings, formatting", comments, unused=True),
+    Edit("a new file of encoders in `extract/encoders`", NEW_ENCODERS, unused=True),
+    Edit("the file of an encoder that is used", appended("extract/encoders/joint.py")),
+    Edit("a new attention statistic that is not asked for", NEW_STATISTIC, unused=True),
+    Edit("a reader of data sets that is not used", appended("extract/datasets/coco.py"), unused=True),
+    Edit("an aggregator that no head uses", appended("probe/aggregators/cross_attention.py"), unused=True),
+    Edit("another version of torch or timm", another_torch, unused=True),
+    Edit(TRAINER, appended("probe/train.py")),
+    Edit("the trainer of detectors", appended("probe/detection/training.py"), like=TRAINER),
+    Edit("the report", appended("pipelines/report/sections/cost.py")),
 )
 
 
@@ -237,7 +227,7 @@ class Bench:
     def all(self, edits: Sequence[Edit] = EDITS) -> dict[str, Observed]:
         """What each edit leads to, by name, after those before it."""
         together = [edit for edit in edits if edit.unused]
-        unused = self.edited(Edit("what is not used", lambda repo: [edit.change(repo) for edit in together], ABMILP))
+        unused = self.edited(Edit("what is not used", lambda repo: [edit.change(repo) for edit in together]))
         return {edit.name: unused if edit.unused else self.edited(edit) for edit in edits}
 
     def edited(self, edit: Edit) -> Observed:
