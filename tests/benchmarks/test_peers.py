@@ -103,7 +103,7 @@ def test_where_two_costs_cross() -> None:
     assert ahead_from(each, once) is None
     assert ahead_from(Line(1.0, 2.0), Line(2.0, 2.0)) == 1
     assert ahead_from(each, each) is None
-    assert ahead_from(Line(5.0, 1.0), Line(5.0, 2.0)) == 1
+    assert ahead_from(Line(5.5, 1.0), Line(5.0, 2.0)) == 1
 
 
 @pytest.fixture
