@@ -15,9 +15,33 @@ from benchmarks import gpu, gpu_parts
 from tests.ended import ended
 
 BATCHES = "tests/store/test_gpu_batches.py"
-# As on a machine that has no more than benchmarks.gpu asks for.
-HIDDEN = ("PIL", "dvc", "fsspec", "matplotlib", "pandas", "pytest", "rich", "s3fs", "sklearn", "typer", "webdataset")
-BARE = f"import sys\nsys.modules.update(dict.fromkeys({HIDDEN}))\n"
+# Hides every package but these and what they require, as on a machine that has no more.
+BARE = """
+import re, sys
+from importlib import metadata
+from importlib.machinery import PathFinder
+kept = set()
+def keep(name):
+    name = re.sub("[-_.]+", "-", name).lower()
+    if name not in kept:
+        kept.add(name)
+        try:
+            required = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            return
+        for one in required:
+            if "extra ==" not in one:
+                keep(re.split("[ ;<>=!~(\\\\[]", one)[0])
+for name in ("torch", "timm", "numpy", "zarr", "jaxtyping", "psutil", "xxhash", "beyondcls"):
+    keep(name) if name != "beyondcls" else kept.add(name)
+provided = {top: {re.sub("[-_.]+", "-", d).lower() for d in of} for top, of in metadata.packages_distributions().items()}
+hidden = {top for top, of in provided.items() if not of & kept}
+class Others(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Others
+"""
 
 
 def test_all_parts_on_a_bare_machine_without_git(tmp_path: Path) -> None:
