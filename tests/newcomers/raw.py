@@ -3,8 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.exchange.exchange import DESCRIPTION, Exported, Progress, described_store, description_of, read_description
-from store.exchange.exchange import write_description
+from store.exchange.exchange import (
+    DESCRIPTION,
+    Exported,
+    Progress,
+    described_store,
+    description_of,
+    read_description,
+    write_description,
+)
 from store.exchange.npy import ExportedNpy, Npy, write_npy
 from store.format.reader import FeatureStore
 
