@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from extract.attention.fused import Tiles
 from tests.kernels.attention_cases import case
-from tests.kernels.resources import PER_THREAD, described, machine_code
+from tests.kernels.compiling import PER_THREAD, described
 
 WIDTHS = (64, 80, 128)
 SHARED = {80: 164 << 10, 90: 228 << 10}  # bytes of a multiprocessor, of which each block takes 1 kB more than it asks for
@@ -68,7 +68,7 @@ def main() -> None:
 def row(width: int, target: int, tiles: Tiles | None) -> dict[str, float]:
     """Print what the kernel with these tiles, or those that it has, comes to."""
     one = case("bfloat16", width, False, tiles=tiles, target=target)
-    made = machine_code(one.kernel, one.types, one.constants, target, one.divisible, **one.options)
+    made = one.compiled(target)
     loop = Loop.of(hottest(described(made, "nvdisasm", "-c")))
     registers, stack, local = map(int, PER_THREAD.search(described(made, "cuobjdump", "--dump-resource-usage")).groups())  # type: ignore[union-attr]
     n_rows, n_columns, warps = one.constants["ROWS"], one.constants["COLUMNS"], one.options["num_warps"]

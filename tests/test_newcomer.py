@@ -23,22 +23,26 @@ class Entry:
 
     Attributes:
         file: is written, with the content of the file of the same name in tests/newcomers.
-        lines: are added, by the file of the registry: the line, and the line that follows it.
-        imports: one more line in the first of these files.
         contract: test file that must test it, without a change.
-        word: in the names of the contract's cases of it.
+        lines: are added, by the file of the registry: the line, and the line that follows it. The first of these files
+            imports the module, too.
     """
 
     file: str
-    lines: dict[str, tuple[str, str]]
-    imports: str
     contract: str
-    word: str
+    lines: dict[str, tuple[str, str]]
+
+    @property
+    def name(self) -> str:
+        """Of the module, and in the names of the contract's cases."""
+        return Path(self.file).stem
 
     @property
     def content(self) -> str:
-        """The aggregator of the documentation, as a file of the package, or a file of this folder."""
-        if self.word != "gem":
+        """A file of this folder, the package of tests/plugin, or the aggregator of the documentation as a file of ours."""
+        if self.name in ("birds", "first_patch_to_cls"):
+            return (ROOT / "tests/plugin/beyondcls_newcomers.py").read_text()
+        if self.name != "gem":
             return (ROOT / "tests/newcomers" / Path(self.file).name).read_text()
         imports = "from probe.aggregators.aggregator import Aggregator, Pooled"
         return block("python", FILES[0]).replace("import beyondcls", imports).replace("beyondcls.", "")
@@ -60,115 +64,77 @@ STAGE = """\
       - ranking/${item.dataset}/${item.encoder}.csv
 
 """
-NEWCOMER = """\
-    "newcomer-s16": (
-        Vit(
-            384,
-            12,
-            6,
-            at="network/encoder.",
-            names={
-                "cls": "class_token",
-                "positions": "positions",
-                "patches": "patchify",
-                "block": "layers.{}.",
-                "norm1": "ln_1",
-                "qkv": "attention.in",
-                "proj": "attention.out",
-                "norm2": "ln_2",
-                "fc1": "ffn.0",
-                "fc2": "ffn.2",
-                "norm": "ln_final",
-            },
-            dropped=("network/encoder.mask", "network/decoder.weight"),
-        ),
-    ),"""
 ENTRIES = {
     "an encoder": Entry(
-        file="extract/encoders/newcomer.py",
-        lines={
+        "extract/encoders/newcomer.py",
+        "tests/contracts/test_encoders.py",
+        {
             "extract/encoders/__init__.py": ("    **newcomer.ENCODERS,", "    **quickstart.ENCODERS,"),
-            "tests/extract/encoders/published.py": (NEWCOMER, '    "quickstart-mae": (QUICKSTART,),'),
+            "tests/extract/encoders/published.py": (
+                '    "newcomer-s16": (Vit(384, 12, 6, at="network/encoder.", dropped=("network/decoder.weight",)),),',
+                '    "quickstart-mae": (QUICKSTART,),',
+            ),
         },
-        imports="from extract.encoders import newcomer",
-        contract="tests/contracts/test_encoders.py",
-        word="newcomer",
     ),
     "an aggregator": Entry(
-        file="probe/aggregators/gem.py",
-        lines={"probe/aggregators/__init__.py": ('    "gem": GeM,', '    "k-means": KMeans,')},
-        imports="from probe.aggregators.gem import GeM",
-        contract="tests/contracts/test_aggregators.py",
-        word="gem",
+        "probe/aggregators/gem.py",
+        "tests/contracts/test_aggregators.py",
+        {"probe/aggregators/__init__.py": ('    "gem": gem.GeM,', '    "k-means": KMeans,')},
     ),
     "an attention statistic": Entry(
-        file="extract/attention/centre_to_cls.py",
-        lines={
-            "extract/attention/__init__.py": ('    "centre_to_cls": centre_to_cls,', '    "patches_to_cls": patches_to_cls,')
+        "extract/attention/first_patch_to_cls.py",
+        "tests/extract/attention/test_statistics.py",
+        {
+            "extract/attention/__init__.py": (
+                '    "first_patch_to_cls": first_patch_to_cls.first_patch_to_cls,',
+                '    "patches_to_cls": patches_to_cls,',
+            )
         },
-        imports="from extract.attention.centre_to_cls import centre_to_cls",
-        contract="tests/extract/attention/test_statistics.py",
-        word="centre_to_cls",
     ),
     "a dtype of tokens": Entry(
-        file="store/codecs/float8_e5m2.py",
-        lines={"store/codecs/__init__.py": ('    "float8_e5m2": Float8E5M2(),', '    "int8": Int8(),')},
-        imports="from store.codecs.float8_e5m2 import Float8E5M2",
-        contract="tests/contracts/test_codecs.py",
-        word="float8_e5m2",
+        "store/codecs/float8_e5m2.py",
+        "tests/contracts/test_codecs.py",
+        {"store/codecs/__init__.py": ('    "float8_e5m2": float8_e5m2.Float8E5M2(),', '    "int8": Int8(),')},
     ),
     "a metric": Entry(
-        file="probe/metrics/sure.py",
-        lines={"probe/metrics/__init__.py": ('    "sure": sure_hits,', '    "top5": partial(top_k_hits, k=5),')},
-        imports="from probe.metrics.sure import sure_hits",
-        contract="tests/contracts/test_metrics.py",
-        word="sure",
+        "probe/metrics/sure.py",
+        "tests/contracts/test_metrics.py",
+        {"probe/metrics/__init__.py": ('    "sure": sure.sure_hits,', '    "top5": partial(top_k_hits, k=5),')},
     ),
     "a protocol without gradient steps": Entry(
-        file="probe/closed/parzen.py",
-        lines={"probe/closed/__init__.py": ('    "parzen": Parzen,', '    "ridge": Ridge,')},
-        imports="from probe.closed.parzen import Parzen",
-        contract="tests/contracts/test_closed.py",
-        word="parzen",
+        "probe/closed/penalised.py",
+        "tests/contracts/test_closed.py",
+        {"probe/closed/__init__.py": ('    "penalised": penalised.Penalised,', '    "ridge": Ridge,')},
     ),
     "a data set": Entry(
-        file="extract/datasets/birds.py",
-        lines={"extract/datasets/__init__.py": ('    "birds": BIRDS,', '    "cifar10": CIFAR10,')},
-        imports="from extract.datasets.birds import BIRDS",
-        contract="tests/contracts/test_datasets.py",
-        word="birds",
+        "extract/datasets/birds.py",
+        "tests/contracts/test_datasets.py",
+        {"extract/datasets/__init__.py": ('    "birds": birds.BIRDS,', '    "cifar10": CIFAR10,')},
     ),
     "a form of exchange": Entry(
-        file="store/exchange/raw.py",
-        lines={"store/exchange/__init__.py": ('    "raw": Raw(),', '    "npy": Npy(),')},
-        imports="from store.exchange.raw import Raw",
-        contract="tests/contracts/test_exchanges.py",
-        word="raw",
+        "store/exchange/raw.py",
+        "tests/contracts/test_exchanges.py",
+        {"store/exchange/__init__.py": ('    "raw": raw.Raw(),', '    "npy": Npy(),')},
     ),
     "a store tool": Entry(
-        file="pipelines/store/count.py",
-        lines={"pipelines/store/__init__.py": ('app.command("count")(count.count)', 'app.command("rm")(remove.rm)')},
-        imports="from pipelines.store import count",
-        contract="tests/contracts/test_stages.py",
-        word="count",
+        "pipelines/store/count.py",
+        "tests/contracts/test_stages.py",
+        {"pipelines/store/__init__.py": ('app.command("count")(count.count)', 'app.command("rm")(remove.rm)')},
     ),
     "an engine": Entry(
-        file="pipelines/engines/one_thread.py",
-        lines={"pipelines/engines/__init__.py": ('    "one-thread": OneThread,', '    "slurm": Slurm,')},
-        imports="from pipelines.engines.one_thread import OneThread",
-        contract="tests/contracts/test_engines.py",
-        word="thread",
+        "pipelines/engines/one_thread.py",
+        "tests/contracts/test_engines.py",
+        {"pipelines/engines/__init__.py": ('    "one_thread": one_thread.OneThread,', '    "slurm": Slurm,')},
     ),
     "a check of the machine": Entry(
-        file="pipelines/doctor/clock.py",
-        lines={"pipelines/doctor/__init__.py": ('    "clock": clock.check,', '    "gpu": computer.gpu,')},
-        imports="from pipelines.doctor import clock",
-        contract="tests/contracts/test_doctor.py",
-        word="clock",
+        "pipelines/doctor/clock.py",
+        "tests/contracts/test_doctor.py",
+        {"pipelines/doctor/__init__.py": ('    "clock": clock.check,', '    "gpu": computer.gpu,')},
     ),
     "a stage": Entry(
-        file="pipelines/ranking.py",
-        lines={
+        "pipelines/ranking.py",
+        "tests/contracts/test_stages.py",
+        {
             "pipelines/cli.py": ('app.command("ranking")(ranking.main)', 'app.command("report")(report.main)'),
             "pipelines/code/units.py": (
                 '    yield CodeUnit("ranking", ("pipelines.ranking",), {})',
@@ -176,23 +142,16 @@ ENTRIES = {
             ),
             "dvc.yaml": ("      code/ranking.json,", "      code/geometry.json, code/localise.json"),
         },
-        imports="from pipelines import ranking",
-        contract="tests/contracts/test_stages.py",
-        word="ranking",
     ),
     "a section of the report": Entry(
-        file="pipelines/report/sections/best_heads.py",
-        lines={"pipelines/report/sections/__init__.py": ("    best_heads.section,", "    curves.section,")},
-        imports="from pipelines.report.sections import best_heads",
-        contract="tests/contracts/test_sections.py",
-        word="best_heads",
+        "pipelines/report/sections/best_heads.py",
+        "tests/contracts/test_sections.py",
+        {"pipelines/report/sections/__init__.py": ("    best_heads.section,", "    curves.section,")},
     ),
     "a form of the report's tables": Entry(
-        file="pipelines/report/formats/jsonl_table.py",
-        lines={"pipelines/report/formats/__init__.py": ('    "jsonl": to_jsonl,', '    "tex": to_latex,')},
-        imports="from pipelines.report.formats.jsonl_table import to_jsonl",
-        contract="tests/contracts/test_formats.py",
-        word="jsonl",
+        "pipelines/report/formats/jsonl.py",
+        "tests/contracts/test_formats.py",
+        {"pipelines/report/formats/__init__.py": ('    "jsonl": jsonl.to_jsonl,', '    "tex": to_latex,')},
     ),
 }
 
@@ -206,9 +165,8 @@ def add(entry: Entry, tree: Path) -> None:
         assert text.count(before) == 1
         text = text.replace(before, f"{line}\n{before}")
         if not number:
-            first = re.search(r"^from ", text, re.MULTILINE)
-            assert first is not None
-            text = f"{text[: first.start()]}{entry.imports}\n{text[first.start() :]}"
+            package = Path(entry.file).parent.as_posix().replace("/", ".")
+            text = re.sub(r"^from ", f"from {package} import {entry.name}\nfrom ", text, count=1, flags=re.MULTILINE)
         (tree / registry).write_text(text)
     if "dvc.yaml" in entry.lines:
         text = (tree / "dvc.yaml").read_text()
@@ -246,13 +204,13 @@ def test_contributing_says_so(kind: str) -> None:
 @pytest.mark.slow
 def test_one_file_and_one_line_each(tree: Path) -> None:
     contracts = sorted({entry.contract for entry in ENTRIES.values()})
-    words = " or ".join(entry.word for entry in ENTRIES.values())
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *contracts, "-k", words]
+    names = " or ".join(entry.name for entry in ENTRIES.values())
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *contracts, "-k", names]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     shown = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     for kind, entry in ENTRIES.items():
-        cases = [line for line in shown.stdout.splitlines() if line.startswith(entry.contract) and entry.word in line]
+        cases = [line for line in shown.stdout.splitlines() if line.startswith(entry.contract) and entry.name in line]
         assert cases, f"its contract tests {kind}"
 
 

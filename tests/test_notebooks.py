@@ -50,18 +50,15 @@ def images(tmp_path_factory):
 def test_text_is_escaped():
     assert html_table("<a>", {"<b>": '"<c>&'}).count("&lt;") == 3
     assert "<script" not in html_rows("t", ["<script>"], [["<script>"]])
-    assert first_names(["a", "b", "c"], 2) == "3: a, b, …"
-    assert first_names(None) == "–"
+    assert (first_names(["a", "b", "c"], 2), first_names(None)) == ("3: a, b, …", "–")
 
 
 def test_a_feature_set(tmp_path):
     store = write_features(tmp_path / "a & b", 12, invalid=[3], classes=["<x>", "y", "z"])
     rows = rows_of(store._repr_html_())
-    assert "FeatureStore" in store._repr_html_()
     assert "a &amp; b" in store._repr_html_()
     assert rows["encoder"] == "encoder-w"
     assert rows["classes"] == "3: &lt;x&gt;, y, z"
-    assert rows["images"].startswith("12")
     assert rows["patch/block1/view0"] == "[12, 9, 8] float16, 0.0 MB"
     assert rows["key"] == store.spec.key
     assert "not in this copy" not in rows
@@ -73,8 +70,7 @@ def test_images(images):
     rows = rows_of(images._repr_html_())
     assert rows["images"] == "3"
     assert rows["classes"] == "2: &lt;i&gt;cat, dog"
-    assert rows["problems"].startswith("1, first: ")
-    assert rows["problems"].endswith("2.png: is empty (0 bytes)")
+    assert re.fullmatch(r"1, first: .*2.png: is empty .*", rows["problems"])
     cut = ImageSet(images.source, images.samples, images.classes, problems=["<b> is cut", "c is cut"])
     assert rows_of(cut._repr_html_())["problems"] == "3, first: &lt;b&gt; is cut"
     assert repr(images) == f"ImageSet({images.source!r}, 3 images)"

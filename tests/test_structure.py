@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections.abc import Container
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -19,29 +18,37 @@ from tests.machines.project import working_tree
 LAYERS = {"store": {"store"}, "extract": {"store", "extract"}, "probe": {"store", "probe"}}
 SOURCES = [p for layer in ("store", "extract", "probe", "pipelines") for p in (ROOT / layer).rglob("*.py")]
 FRONT = [*(ROOT / "beyondcls").rglob("*.py")]
+# Files of the program by the name under which they are imported.
+MODULES = {p.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): p for p in SOURCES}
 
 
-def imports(path: Path) -> set[str]:
-    """Top-level names that a file imports, anywhere in it."""
+def imported_by(path: Path) -> set[str]:
+    """Modules that a file imports, anywhere in it; what it imports from other packages counts as a part of them."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module.split(".")[0])
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in MODULES else node.module for name in inner}
     return names
+
+
+def packages(path: Path) -> set[str]:
+    """Top-level names of what a file imports."""
+    return {name.partition(".")[0] for name in imported_by(path)}
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_imports_go_downwards(layer):
     ours = {"store", "extract", "probe", "pipelines", "beyondcls", "benchmarks", "quickstart", "tests"}
     for path in (ROOT / layer).rglob("*.py"):
-        assert imports(path) & ours <= LAYERS[layer], path
+        assert packages(path) & ours <= LAYERS[layer], path
 
 
 def test_only_the_first_stage_imports_timm():
     for path in SOURCES:
-        relative, names = path.relative_to(ROOT).as_posix(), imports(path)
+        relative, names = path.relative_to(ROOT).as_posix(), packages(path)
         if names & {"timm", "torchvision", "webdataset"}:
             only_detects = relative.startswith("probe/detection/") and not names & {"timm", "webdataset"}
             assert only_detects or relative.startswith("extract/"), relative
@@ -105,26 +112,8 @@ def test_a_copy_of_the_tree_has_no_outputs(tmp_path):
     assert working_tree(tmp_path) == [".gitignore", "dvc.yaml"]
 
 
-def modules() -> dict[str, Path]:
-    """Files of the program by the name under which they are imported."""
-    return {p.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): p for p in SOURCES}
-
-
-def imported_by(path: Path, known: Container[str]) -> set[str]:
-    """Modules of the program that a file imports, anywhere in it."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= {name if name in known else node.module for name in inner}
-    return {name for name in names if name in known}
-
-
 def test_no_module_imports_what_imports_it():
-    known = modules()
-    graph = {name: imported_by(path, known) - {name} for name, path in known.items()}
+    graph = {name: imported_by(path) & MODULES.keys() - {name} for name, path in MODULES.items()}
     list(TopologicalSorter(graph).static_order())  # a circle is an error that names it
 
 
@@ -139,11 +128,10 @@ FLOORS = (
 
 def test_rooms_of_the_store_import_downwards():
     floor = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-    known = modules()
     rooms = {p.name.removesuffix(".py") for p in (ROOT / "store").iterdir() if not p.name.startswith("_")}
     assert rooms == {*floor, "environment", "onednn"}
-    for name, path in known.items():
+    for name, path in MODULES.items():
         room = name.partition(".")[2].partition(".")[0]
         if name.startswith("store.") and room in floor:
-            below = {other.split(".")[1] for other in imported_by(path, known) if other.startswith("store.")}
+            below = {other.split(".")[1] for other in imported_by(path) if other.startswith("store.")}
             assert all(other == room or floor[other] <= floor[room] for other in below), (name, below)

@@ -157,9 +157,3 @@ def test_a_signal_ends_what_runs(tmp_path: Path) -> None:
     running.send_signal(signal.SIGTERM)
     assert running.wait(30) == 143
     assert ended(pid)
-
-
-def test_a_part_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        gpu.main(["everything"])
-    assert "there is no part everything; the parts are extraction," in capsys.readouterr().err

@@ -52,9 +52,10 @@ def zarr_as_it_was() -> Iterator[None]:
     zarr.config.reset()
 
 
-@pytest.mark.parametrize("codec", ["float16", "int8"])
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, reader in READERS.items() for way in reader.ways])
-def test_all_rows_once_as_they_are_stored(name: str, way: str, codec: str, folder: Path, rows: dict[str, Parts]) -> None:
+def test_all_rows_once_as_they_are_stored(name: str, way: str, folder: Path, rows: dict[str, Parts]) -> None:
+    first, *others = READERS[name].ways
+    codec = "float16" if others and way == first else "int8"  # which has scales, too
     if reason := READERS[name].lacks(way):
         pytest.skip(reason)
     epoch = READERS[name].ways[way](folder / codec, BATCH)
@@ -82,14 +83,14 @@ def test_what_is_measured(
     folder: Path, rows: dict[str, Parts], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(readers, "keep_freed_memory", lambda: True)  # it is for the whole process
-    for way in READERS["npy"].ways:
-        monkeypatch.setattr("sys.argv", ["readers", "npy", way, str(folder), str(BATCH), "float16,int8", "cold,warm"])
-        readers.main()
-        took = json.loads(capsys.readouterr().out)
-        for codec, parts in rows.items():
-            for state in ("cold", "warm"):
-                assert took[codec][state]["nbytes"] == sum(part.nbytes for part in parts.values())
-                assert took[codec][state]["seconds"] > 0 < took[codec][state]["peak"]
+    way = next(iter(READERS["npy"].ways))
+    monkeypatch.setattr("sys.argv", ["readers", "npy", way, str(folder), str(BATCH), "float16,int8", "cold,warm"])
+    readers.main()
+    took = json.loads(capsys.readouterr().out)
+    for codec, parts in rows.items():
+        for state in ("cold", "warm"):
+            assert took[codec][state]["nbytes"] == sum(part.nbytes for part in parts.values())
+            assert took[codec][state]["seconds"] > 0 < took[codec][state]["peak"]
 
 
 def test_what_is_missing_is_named() -> None:
@@ -97,7 +98,6 @@ def test_what_is_missing_is_named() -> None:
     assert Reader("ours", "store", None, ways).lacks() is None
     assert Reader("a peer", "npy", "no-such-peer", ways).lacks() == "no-such-peer is not installed: pip install no-such-peer"
     newer = Reader("a peer", "npy", "numpy", ways, {"fast": "1000.1"})
-    assert newer.lacks() is None
     assert newer.lacks("plain") is None
     assert newer.lacks("plain, fast") == f"numpy is {np.__version__}: pip install 'numpy>=1000.1'"
 

@@ -1,20 +1,28 @@
 """Remotes that are served here carry what is pushed, and say what went through."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.remotes import REMOTES, lacking
 from tests.machines.machine import Machine, git
+from tests.machines.served import DVC, commands_in
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with commands_in(tmp_path_factory.mktemp("served") / "bin", packages=DVC) as commands:
+        yield commands
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REMOTES)
-def test_what_goes_through_is_counted(name: str, tmp_path: Path) -> None:
+def test_what_goes_through_is_counted(name: str, served: Path, tmp_path: Path) -> None:
     if reason := lacking(name):
         pytest.skip(reason)
-    machine, remote = Machine(tmp_path / "machine"), REMOTES[name](tmp_path / "remote")
+    machine, remote = Machine(tmp_path / "machine", served=served), REMOTES[name](tmp_path / "remote")
     try:
         (machine.repo / "data").mkdir(parents=True)
         (machine.repo / "data/file").write_bytes(bytes(1000))
@@ -29,9 +37,8 @@ def test_what_goes_through_is_counted(name: str, tmp_path: Path) -> None:
             shutil.rmtree(machine.repo / place)
         machine.dvc("pull")
         assert machine.cached() == objects
-        served = remote.served()
-        assert served is None or {md5: served[md5] for md5, n in objects.items() if n == 1000} == {
-            md5: 1000 for md5, n in objects.items() if n == 1000
-        }
+        counted = remote.served()
+        data = {md5 for md5, n in objects.items() if n == 1000}
+        assert counted is None or {counted[md5] for md5 in data} == {1000}
     finally:
         remote.close()

@@ -31,7 +31,6 @@ def cases() -> list[Case]:
         _backward("float16, ViT-B", 768, torch.float16),
         _forward("bfloat16, ViT-S", 384, torch.bfloat16),
         _backward("float32, ViT-S", 384, torch.float32),
-        _forward("int8, ViT-B", 768, torch.int8),
         _backward("int8, ViT-B", 768, torch.int8),
         _forward("int4, ViT-B", 768, torch.uint8),
         _backward("int4, ViT-B", 768, torch.uint8),

@@ -31,12 +31,9 @@ CASES: dict[str, Case] = {
     "several tiles": {"n_tokens": 70},
     "one tile, not full": {"n_tokens": 21, "width": 24},
     "no prefix": {"n_tokens": 33, "prefix": 0},
-    "[cls] and registers": {"n_tokens": 41, "prefix": 5},
     "a prefix beyond a tile": {"n_tokens": 101, "prefix": 37, "heads": 1},
     "width 80": {"n_tokens": 34, "width": 80},
-    "a bias of all images": {"n_tokens": 34, "bias": (1, 2)},
     "a bias of each image": {"n_tokens": 34, "bias": (2, 1)},
-    "peaked": {"n_tokens": 70, "sharpness": 20.0},
     "extreme": {"n_tokens": 40, "prefix": 0, "sharpness": 2000.0},
     "masked": {"n_tokens": 70, "bias": (1, 2), "masked": 0.5},
     "nothing of the first tile": {"n_tokens": 70, "bias": (1, 1), "masked": slice(0, 33)},
@@ -108,11 +105,11 @@ def test_all_sums_are_those_of_float64(name: str) -> None:
 @INTERPRETED
 @pytest.mark.parametrize("tiles", sorted({(c.tiles.rows, c.tiles.columns) for c in TILES} | {(16, 16)}), ids=str)
 def test_all_tiles_give_the_same(tiles: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of tokens that fill one and more of them, and leave some."""
+    """Of tokens that fill one of them, and leave some."""
     monkeypatch.setattr(fused, "tiles_of", lambda *_: Tiles(*tiles, warps=4))
-    n = min(150, 2 * max(tiles) + 22)
-    for case in ({"n_tokens": n, "prefix": 3}, {"n_tokens": n - 17, "bias": (1, 1), "masked": 0.5}):
-        assert max(errors(case).values()) < 1e-5
+    n = max(tiles) + 22
+    case = {"n_tokens": n, "heads": 1, "prefix": 3, "bias": (1, 1), "masked": 0.5}
+    assert max(errors(case).values()) < 1e-5
 
 
 def test_tiles_by_what_they_are_for() -> None:
@@ -124,27 +121,6 @@ def test_tiles_by_what_they_are_for() -> None:
     assert chosen(64, (8, 0)) == chosen(64, (9, 0)) == chosen(32, (10, 0)) == (64, 32)
     assert chosen(128, (8, 6)) == chosen(128, (9, 0), has_bias=True) == (128, 32)
     assert chosen(128, (9, 0)) == (64, 32)
-
-
-@INTERPRETED
-class TestWhatWouldBeSeen:
-    """Mistakes that are easily made, on purpose."""
-
-    def broken(self, monkeypatch: pytest.MonkeyPatch, name: str, wrong: str, case: str) -> set[str]:
-        from extract.attention import kernel
-        from tests.kernels import broken
-
-        assert max(errors(CASES[case]).values()) < 1e-3
-        monkeypatch.setattr(kernel, name, getattr(broken, wrong))
-        return {what for what, error in errors(CASES[case]).items() if error > 1e-3}
-
-    def test_a_wrong_rescaling_of_w(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen = self.broken(monkeypatch, "rescaled_products", "without_growth", "several tiles")
-        assert seen == {"cls_patch_entropy", "patch_patch_entropy", "entropy of all rows"}
-
-    def test_keys_beyond_the_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen = self.broken(monkeypatch, "below_all", "unmasked", "several tiles")
-        assert {"vectors", "cls_self"} <= seen
 
 
 @INTERPRETED
@@ -170,14 +146,13 @@ def test_a_row_that_sees_nothing_has_no_distribution() -> None:
 
 
 @INTERPRETED
-@pytest.mark.parametrize("bias", [None, (1, 1)])
-@pytest.mark.parametrize("token", [0, 20, 35])  # [cls], a patch of a whole tile, and one of the rest
+# [cls], a patch of a whole tile, and one of the rest.
+@pytest.mark.parametrize(("token", "bias"), [(0, None), (20, (1, 1)), (35, None)])
 def test_nan_is_not_hidden(token: int, bias: tuple[int, int] | None) -> None:
     """The store refuses it, and says that weights or input are broken."""
-    layout, (query, key, value), added = drawn(40, bias=bias)
-    key = key.clone()
-    key[:, :, token, 0] = torch.nan
-    out, attention = by_kernel(layout, [query, key, value], added)
+    layout, tensors, added = drawn(40, bias=bias)
+    tensors[1][:, :, token, 0] = torch.nan
+    out, attention = by_kernel(layout, tensors, added)
     sums = (attention.z, *([attention.patch_entropy] if token else [attention.to_cls]))
     for values in (out, *sums, *attention.maps().values()):
         assert values.isnan().any(-1).all()
@@ -191,7 +166,7 @@ def test_no_images() -> None:
 
 
 @INTERPRETED
-@pytest.mark.parametrize("shape", [(2, 5, 24), (1, 3, 64), (0, 3, 8)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 24), (0, 3, 8)], ids=str)
 def test_norms_are_those_of_float64(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a residual that is not contiguous, and statistics of norms alone are those of tokens."""
     monkeypatch.setattr(kernels, "apply_to", lambda _: True)
@@ -244,12 +219,12 @@ def test_what_it_is_not_for() -> None:
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.dtype, torch.dtype]]:
-    """Dtypes of queries and values with which the kernel was asked for."""
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """Dtypes of values with which the kernel was asked for."""
     calls = []
 
     def counted(layout: TokenLayout, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Attention]:
-        calls.append((query.dtype, value.dtype))
+        calls.append(value.dtype)
         return attend_fused(layout, query, key, value, *rest)
 
     monkeypatch.setattr(watch_file, "attend_fused", counted)
@@ -286,17 +261,13 @@ class TestEncodersOnADeviceThatIsNotThere:
         kinds = encoder(torch.zeros(1, *encoder.config["input_size"]), [0]).patch[0].dtype
         with fake_cuda(monkeypatch) as mode:
             placed(encoder, mode)
-            for dtype in (torch.float32, torch.bfloat16):
-                encoder.compute_dtype = str(dtype).removeprefix("torch.")
-                features = encoded(encoder, "cuda")
-                parts = (features.patch, features.cls, features.registers, features.average, features.statistics, features.maps)
-                tensors = [values for part in parts for values in part.values()]
-                assert {(values.device.type, values.dtype) for values in tensors} == {("cuda", kinds)}
-                assert features.statistics.keys() == set(encoder.statistics)
-                # All of them, in all blocks.
-                assert len(launched) == (encoder.n_blocks if encoder.attends else 0)
-                assert {values for _, values in launched} <= {dtype}
-                launched.clear()
+            encoder.compute_dtype = "bfloat16"
+            features = encoded(encoder, "cuda")
+        parts = (features.patch, features.cls, features.registers, features.average, features.statistics, features.maps)
+        tensors = [values for part in parts for values in part.values()]
+        assert {(values.device.type, values.dtype) for values in tensors} == {("cuda", kinds)}
+        assert features.statistics.keys() == set(encoder.statistics)
+        assert launched == [torch.bfloat16] * (encoder.n_blocks if encoder.attends else 0)
 
     def test_statistics_are_computed_once_for_all_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A block adds one kernel, of norms: that of attention stands in the place of PyTorch's."""
@@ -319,14 +290,6 @@ class TestEncodersOnADeviceThatIsNotThere:
             placed(encoder, mode)
             norm: Any = encoder.model.blocks[1].norm1  # type: ignore[index]
             norm.weight = torch.nn.Parameter(norm.weight.to("cpu"), requires_grad=False)
-            with pytest.raises(RuntimeError, match="cuda:0 and cpu"):
-                encoded(encoder, "cuda")
-
-    def test_a_statistic_that_makes_a_tensor_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        encoder = tiny_encoder()
-        monkeypatch.setitem(STATISTICS, "cls_self", lambda attention: attention.z[..., 0] * torch.ones(2))
-        with fake_cuda(monkeypatch) as mode:
-            placed(encoder, mode)
             with pytest.raises(RuntimeError, match="cuda:0 and cpu"):
                 encoded(encoder, "cuda")
 

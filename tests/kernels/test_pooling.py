@@ -85,8 +85,7 @@ CASES: dict[str, Case] = {
     "one query": (3, 5, 8, 1, True, None, torch.float16),
     "ragged": (2, 67, 70, 3, True, (3, 67), torch.float16),
     "many queries": (5, 33, 24, 70, True, (70, 33), torch.bfloat16),
-    "of each image": (3, 65, 40, 5, False, (3, 1, 65), torch.float32),
-    "bfloat16 of each image": (2, 20, 130, 2, False, None, torch.bfloat16),
+    "of each image": (3, 65, 130, 5, False, (3, 1, 65), torch.float32),
     "float32": (4, 34, 65, 17, True, (34,), torch.float32),
 }
 
@@ -105,8 +104,7 @@ def test_as_exact_as_float32(case: Case, kernels_on_cpu: list[str]) -> None:
 
 
 @interpreted
-@pytest.mark.parametrize("codec", ["bfloat16", "float8_e4m3", "int8", "int4"])
-@pytest.mark.parametrize("dim", [70, 128])
+@pytest.mark.parametrize(("codec", "dim"), [("bfloat16", 70), ("float8_e4m3", 128), ("int8", 70), ("int4", 70), ("int4", 128)])
 def test_tokens_as_they_are_stored(codec: str, dim: int, kernels_on_cpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """70 channels end within a slice, and int4 has scales of 2 of them, which no kernel takes; of 128 there are two groups."""
     coded = Coded(CODECS[codec], CODECS[codec].encode(draw(3, 67, dim)))
@@ -121,36 +119,33 @@ def test_tokens_as_they_are_stored(codec: str, dim: int, kernels_on_cpu: list[st
 
 @interpreted
 @pytest.mark.usefixtures("kernels_on_cpu")
-def test_gradients_of_tokens_and_of_weights_alone() -> None:
+@pytest.mark.parametrize("wanted", [(True, False, False), (True, True, True)], ids=["tokens", "all"])
+def test_gradients_of_tokens(wanted: tuple[bool, ...]) -> None:
     inputs = [draw(2, 9, 16), draw(3, 16, seed=1), draw(3, 9, seed=2)]
-    exact = [x.double() for x in inputs]
-    weights_alone = [torch.zeros(2, 3, 16), draw(2, 3, 9, seed=4)]
-    ours = results(softmax_pool, inputs, weights_alone, (True, True, True))
-    theirs = results(explicit, exact, [g.double() for g in weights_alone], (True, True, True))
-    assert all(error(x, y) < 3e-6 for x, y in zip(ours, theirs, strict=True))
-    queries = inputs[1].clone().requires_grad_()
-    softmax_pool(inputs[0], queries)[1].square().sum().backward()
-    (double := exact[1].clone().requires_grad_()).grad = None
-    explicit(exact[0], double)[1].square().sum().backward()
-    assert error(queries.grad, double.grad) < 3e-6  # type: ignore[arg-type]
+    gradients = [draw(2, 3, 16, seed=3), draw(2, 3, 9, seed=4)]
+    exact = results(explicit, [x.double() for x in inputs], [g.double() for g in gradients], wanted)
+    for ours, expected in zip(results(softmax_pool, inputs, gradients, wanted), exact, strict=True):
+        assert error(ours, expected) < 3e-6
 
 
 @interpreted
 @pytest.mark.usefixtures("kernels_on_cpu")
-def test_gradients_of_tokens_alone() -> None:
-    inputs, gradients = [draw(2, 9, 16), draw(3, 16, seed=1)], [draw(2, 3, 16, seed=3), draw(2, 3, 9, seed=4)]
-    exact = results(explicit, [x.double() for x in inputs], [g.double() for g in gradients], (True, False))
-    assert error(results(softmax_pool, inputs, gradients, (True, False))[2], exact[2]) < 3e-6
+def test_gradients_of_weights_alone() -> None:
+    gradients = []
+    for pool, dtype in ((softmax_pool, torch.float32), (explicit, torch.float64)):
+        queries = draw(3, 16, seed=1).to(dtype).requires_grad_()
+        pool(draw(2, 9, 16).to(dtype), queries)[1].square().sum().backward()
+        gradients.append(queries.grad)
+    assert error(*gradients) < 3e-6  # type: ignore[arg-type]
 
 
 @interpreted
 @pytest.mark.usefixtures("kernels_on_cpu")
-@pytest.mark.parametrize("growth", [1e-3, 1e3])
-def test_a_program_sums_over_images_of_any_scale(growth: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five images in groups of two, whose gradients grow or shrink from one to the next."""
+def test_a_program_sums_over_images_of_any_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five images in groups of two, of which the second has the larger gradients, or the smaller ones."""
     monkeypatch.setattr("probe.pooling_on_gpu.PROGRAMS", 3)
     inputs = [draw(5, 70, 16, dtype=torch.float16), draw(3, 16, seed=1)]
-    scales = torch.tensor([growth**i for i in range(5)])[:, None, None]
+    scales = torch.tensor([1.0, 1e6, 1e3, 1e-3, 1e9])[:, None, None]
     gradients = [draw(5, 3, 16, seed=3) * scales, torch.zeros(5, 3, 70)]
     exact = results(explicit, [x.double() for x in inputs], [g.double() for g in gradients])
     assert error(results(softmax_pool, inputs, gradients)[2], exact[2]) < 3e-6
@@ -158,10 +153,9 @@ def test_a_program_sums_over_images_of_any_scale(growth: float, monkeypatch: pyt
 
 @interpreted
 @pytest.mark.usefixtures("kernels_on_cpu")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_extreme_scores(dtype: torch.dtype) -> None:
+def test_extreme_scores() -> None:
     """Scores of ± 10,000, queries and gradients far outside float16, and tokens that a bias leaves out."""
-    tokens, queries = draw(2, 70, 16, dtype=dtype), draw(4, 16, seed=1)
+    tokens, queries = draw(2, 70, 16, dtype=torch.float16), draw(4, 16, seed=1)
     queries = queries * torch.tensor([3e3, 1e-9, 1.0, 0.0])[:, None]
     bias = torch.zeros(4, 70)
     bias[2, :66] = -torch.inf  # all of the first tile

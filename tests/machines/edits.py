@@ -4,9 +4,8 @@
 
 Everything is run by DVC: one edit after the other is made in a clone with all stages of dvc.yaml, and `dvc repro` says what it
 runs. Only what a stage computes is replaced by a digest of its input (stand_in.py), so that an edit takes seconds. That the
-real commands behave so is tested by test_two_machines.py and tests/pipelines/test_dvc.py. Digests of code are real.
-What another machine fetches is observed over a remote for the edits marked `elsewhere`, one of each kind; for the others it
-is what the probe depends on. Tests leave out edits that are `like` another one.
+real commands behave so is tested by test_two_machines.py and tests/pipelines/test_dvc.py, and by the former that another
+machine fetches what the probe depends on. Digests of code are real. Tests leave out edits that are `like` another one.
 """
 
 import shutil
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.remotes import Folder
 from tests.machines import pipeline, project
 from tests.machines.machine import DATA
 from tests.machines.objects import Locked, kind_of
@@ -57,6 +55,9 @@ CALLED = {
 KINDS = ("receipts", "zarr.json", "images", "cls", "patch", "registers", "average", "pooled", "statistics", "attention", "norm")
 
 
+ABMILP = project.probe_stage("abmilp")
+
+
 @dataclass(frozen=True)
 class Edit:
     """One kind of edit.
@@ -65,18 +66,14 @@ class Edit:
         name: in the table.
         change: makes it in a clone.
         probe: the stage that another machine then wants.
-        extracts: it runs extraction, so that the other machine has to wait for the one that has the images.
-        elsewhere: whether the other machine is observed.
-        unused: it concerns files that no stage depends on. Such edits are made all at once: if together they run
+        unused: it concerns nothing that a stage depends on. Such edits are made all at once: if together they run
             nothing, neither does any of them alone.
         like: name of an edit that takes the same way through DVC, by another entry or file.
     """
 
     name: str
     change: Callable[[Path], object]
-    probe: str
-    extracts: bool = False
-    elsewhere: bool = False
+    probe: str = ABMILP
     unused: bool = False
     like: str = ""
 
@@ -157,63 +154,51 @@ NEW_STATISTIC = new_entry(
     "from extract.attention.another import another",
 )
 
-ABMILP = project.probe_stage("abmilp")
 PARAMETER, WEIGHTS, TRAINER = "a parameter of `abmilp`", "the weights of an encoder", "the trainer of heads"
 EDITS = (
-    Edit("nothing", lambda repo: None, ABMILP),
+    Edit("nothing", lambda repo: None, unused=True),
     Edit("a parameter of a head that reads [cls]", of_head("cls_heads", "cls"), project.probe_stage("cls")),
     Edit(
-        "a parameter of another head under `heads`",
-        of_head("heads", "average"),
-        project.probe_stage("average"),
+        "a parameter of another head under `heads`", of_head("heads", "average"), project.probe_stage("average"), like=PARAMETER
+    ),
+    Edit(PARAMETER, of_head("heads", "abmilp")),
+    Edit(
+        "a new head under `heads`",
+        of_params(lambda p: p["heads"].update(new={})),
+        project.probe_stage("new"),
         like=PARAMETER,
     ),
-    Edit(PARAMETER, of_head("heads", "abmilp"), ABMILP),
-    Edit("a new head under `heads`", of_params(lambda p: p["heads"].update(new={})), project.probe_stage("new")),
-    Edit("the file of a head of your own", appended("heads/mine.py"), project.probe_stage("mine")),
-    Edit("a head of a study", of_params(lambda p: p["studies"]["selection"]["heads"].update(pca={})), ABMILP),
-    Edit("`images` of an entry of `geometry`", of_params(lambda p: p["geometry"]["mae"].update(images=5000)), ABMILP),
-    Edit("an entry of `scores`", of_params(lambda p: p["scores"]["cls"].update(test="another")), ABMILP),
-    Edit("the searches of `retrieval`", appended("searches.csv", "query,image"), ABMILP),
-    Edit("`probe`: epochs, seeds, …", of_params(lambda p: p["probe"].update(epochs=3)), ABMILP, like=TRAINER),
-    Edit(
-        WEIGHTS,
-        of_params(lambda p: p["encoders"][project.MAE].update(weights="0")),
-        ABMILP,
-        extracts=True,
-        elsewhere=True,
-    ),
+    Edit("the file of a head of your own", appended("heads/mine.py"), project.probe_stage("mine"), like=PARAMETER),
+    Edit("a head of a study", of_params(lambda p: p["studies"]["selection"]["heads"].update(pca={}))),
+    Edit("`images` of an entry of `geometry`", of_params(lambda p: p["geometry"]["mae"].update(images=5000))),
+    Edit("an entry of `scores`", of_params(lambda p: p["scores"]["cls"].update(test="another"))),
+    Edit("the searches of `retrieval`", appended("searches.csv", "query,image")),
+    Edit("`probe`: epochs, seeds, …", of_params(lambda p: p["probe"].update(epochs=3)), like=TRAINER),
+    Edit(WEIGHTS, of_params(lambda p: p["encoders"][project.MAE].update(weights="0"))),
     Edit(
         "a new encoder under `encoders`",
         of_params(lambda p: p["encoders"].update(new={})),
         project.probe_stage("abmilp", "new"),
-        extracts=True,
         like=WEIGHTS,
     ),
-    Edit(
-        "`extract`: views, drop_path, blocks, dtype, …",
-        of_params(lambda p: p["extract"].update(views=2)),
-        ABMILP,
-        extracts=True,
-    ),
-    Edit("images added to a data set, or changed", more_images, ABMILP, extracts=True),
+    Edit("`extract`: views, drop_path, blocks, dtype, …", of_params(lambda p: p["extract"].update(views=2)), like=WEIGHTS),
+    Edit("images added to a data set, or changed", more_images),
     Edit(
         "a new data set under `datasets`",
         another_data_set,
         ABMILP.replace(project.DATASET, "another"),
-        extracts=True,
         like=WEIGHTS,
     ),
-    Edit("the code: comments, docstrings, formatting", comments, ABMILP, elsewhere=True),
-    Edit("a new file of encoders in `extract/encoders`", NEW_ENCODERS, ABMILP, unused=True),
-    Edit("the file of an encoder that is used", appended("extract/encoders/joint.py"), ABMILP, extracts=True),
-    Edit("a new attention statistic that is not asked for", NEW_STATISTIC, ABMILP, unused=True),
-    Edit("a reader of data sets that is not used", appended("extract/datasets/coco.py"), ABMILP, unused=True),
-    Edit("an aggregator that no head uses", appended("probe/aggregators/cross_attention.py"), ABMILP, unused=True),
-    Edit("another version of torch or timm", another_torch, ABMILP, unused=True),
-    Edit(TRAINER, appended("probe/train.py"), ABMILP),
-    Edit("the trainer of detectors", appended("probe/detection/training.py"), ABMILP, like=TRAINER),
-    Edit("the report", appended("pipelines/report/sections/cost.py"), ABMILP),
+    Edit("the code: comments, docstrings, formatting", comments, unused=True),
+    Edit("a new file of encoders in `extract/encoders`", NEW_ENCODERS, unused=True),
+    Edit("the file of an encoder that is used", appended("extract/encoders/joint.py")),
+    Edit("a new attention statistic that is not asked for", NEW_STATISTIC, unused=True),
+    Edit("a reader of data sets that is not used", appended("extract/datasets/coco.py"), unused=True),
+    Edit("an aggregator that no head uses", appended("probe/aggregators/cross_attention.py"), unused=True),
+    Edit("another version of torch or timm", another_torch, unused=True),
+    Edit(TRAINER, appended("probe/train.py")),
+    Edit("the trainer of detectors", appended("probe/detection/training.py"), like=TRAINER),
+    Edit("the report", appended("pipelines/report/sections/cost.py")),
 )
 
 
@@ -236,18 +221,13 @@ class Bench:
     """A finished pipeline, which is edited again and again; `served`: its commands (served.py)."""
 
     def __init__(self, folder: Path, served: Path):
-        self.folder = folder
         self.machine = project.machine_a(folder / "a", project.origin(folder, pipeline.without_computing), served)
-        self.remote = Folder(folder / "remote")
-        self.remote.add_to(self.machine)
         assert self.machine.repro()
-        self.machine.dvc("push")
-        self.machine.commit("Done")
 
     def all(self, edits: Sequence[Edit] = EDITS) -> dict[str, Observed]:
         """What each edit leads to, by name, after those before it."""
         together = [edit for edit in edits if edit.unused]
-        unused = self.edited(Edit("what is not used", lambda repo: [edit.change(repo) for edit in together], ABMILP))
+        unused = self.edited(Edit("what is not used", lambda repo: [edit.change(repo) for edit in together]))
         return {edit.name: unused if edit.unused else self.edited(edit) for edit in edits}
 
     def edited(self, edit: Edit) -> Observed:
@@ -255,36 +235,8 @@ class Bench:
         ran = project.without_code(self.machine.repro())
         locked = Locked.read(self.machine.repo)
         kinds = {kind_of(path) for below in ("features", "receipts") for path in locked.deps(edit.probe, below)}
-        if edit.elsewhere:
-            assert self.elsewhere(edit) == (kinds if ran else set())
         known = project.without_code(locked.stages)
         return Observed(frozenset(ran), frozenset(known), frozenset(kinds if edit.probe in ran else ()))
-
-    def elsewhere(self, edit: Edit) -> set[str]:
-        """Kinds of what a machine without images fetches, to train the head where it is edited.
-
-        What changes features is edited, extracted and pushed by the first machine; the other one then edits a head.
-        """
-        machine = self.machine
-        if edit.extracts:
-            machine.dvc("push")
-            machine.commit("Extracted")
-        folder = self.folder / f"b{edit.extracts}"
-        second = project.machine_b(folder, machine.repo, machine.served)  # where nothing is computed, nothing is missed
-        self.remote.add_to(second)
-        if edit.extracts:
-            project.edit(second.repo, lambda p: p["heads"]["abmilp"].update(depth=3))
-        else:
-            edit.change(second.repo)
-        trained = second.repro("--pull", "--allow-missing", edit.probe)
-        assert project.without_code(trained) <= {edit.probe}
-        return fetched(Locked.read(machine.repo), second.cached(), trained)
-
-
-def fetched(locked: Locked, cached: dict[str, int], trained: set[str]) -> set[str]:
-    """Kinds of the objects that a machine with an empty cache fetched: all in its cache, except what it trained, and code."""
-    outs = {path: md5 for stage in locked.stages if stage not in trained for path, md5 in locked.outs(stage).items()}
-    return {kind_of(path) for path, md5 in outs.items() if md5 in cached} - {"code", "recipes"}
 
 
 def in_words(ran: frozenset[str], known: frozenset[str]) -> str:

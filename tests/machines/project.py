@@ -144,7 +144,3 @@ def machine_a(folder: Path, bare: Path, served: Path | None = None) -> Machine:
 def machine_b(folder: Path, bare: Path, served: Path | None = None) -> Machine:
     """Probes: has neither images nor encoders nor what reads them."""
     return Machine.cloned(folder, bare, without=IMAGE_PACKAGES, lacks=(DATA, ENCODERS), served=served)
-
-
-def extracted() -> list[str]:
-    return [extract_stage(encoder, split) for encoder in (MAE, RANDOM) for split in SPLITS]

@@ -28,19 +28,23 @@ PARAMS = "nested: {z: 1, a: [1.5, null, true, 'no', '1']}\nlist: [{b: 2, a: 1e-3
 
 @pytest.mark.slow
 def test_the_lock_is_the_same(tmp_path: Path) -> None:
-    locks = []
-    for name, dvc in (("plain", ["-m", "dvc"]), ("quick", ["-P", str(QUICK_DVC)])):
-        folder = tmp_path / name
-        folder.mkdir()
-        git(folder, "init", "-q")
-        for file, text in (("dvc.yaml", STAGES), ("params.yaml", PARAMS), ("given", "something")):
-            (folder / file).write_text(text)
-        for command in (["init", "-q"], ["repro", "-q"], ["repro", "-q", "--force", "each@a"]):
-            subprocess.run([sys.executable, *dvc, *command], cwd=folder, check=True)
-        locks.append((folder / "dvc.lock").read_text())
-    plain, quick = map(loads_yaml, locks)  # by DVC's own reader
-    assert quick == plain
-    assert list(quick["stages"]) == list(plain["stages"])
-    assert locks[0] != locks[1], "the quick way was not taken"
-    shown = subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=tmp_path / "quick", capture_output=True, text=True)
-    assert "Data and pipelines are up to date" in shown.stdout
+    git(tmp_path, "init", "-q")
+    for file, text in (("dvc.yaml", STAGES), ("params.yaml", PARAMS), ("given", "something")):
+        (tmp_path / file).write_text(text)
+
+    def dvc(*arguments: str, quick: bool) -> str:
+        command = [sys.executable, *(["-P", str(QUICK_DVC)] if quick else ["-m", "dvc"]), *arguments]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    dvc("init", "-q", quick=True)
+    dvc("repro", quick=True)
+    dvc("repro", "--force", "each@a", quick=True)
+    quick = (tmp_path / "dvc.lock").read_text()
+    assert "Data and pipelines are up to date" in dvc("repro", quick=False)
+    (tmp_path / "dvc.lock").unlink()
+    dvc("repro", quick=False)
+    plain = (tmp_path / "dvc.lock").read_text()
+    assert quick != plain, "the quick way was not taken"
+    of_quick, of_plain = map(loads_yaml, (quick, plain))  # by DVC's own reader
+    assert of_quick == of_plain
+    assert list(of_quick["stages"]) == list(of_plain["stages"])

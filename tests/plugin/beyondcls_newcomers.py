@@ -3,6 +3,7 @@
 import math
 
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 import beyondcls
@@ -27,49 +28,12 @@ class GeM(beyondcls.Aggregator):
         return beyondcls.Pooled(x.pow(self.p).mean(1).pow(1 / self.p), None)
 
 
-class Attention(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
-        return self.proj(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-
-
-class Block(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.norm1, self.attn, self.norm2 = nn.LayerNorm(dim), Attention(dim), nn.LayerNorm(dim)
-        self.mlp = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
-
-    def forward(self, x):
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class Vit(nn.Module):
-    def __init__(self, depth, dim=16):
-        super().__init__()
-        self.embed = nn.Conv2d(3, dim, 8, 8)
-        self.cls_token = nn.Parameter(torch.randn(1, 1, dim))
-        self.positions = nn.Parameter(torch.randn(1, 17, dim))
-        self.blocks = nn.ModuleList([Block(dim) for _ in range(depth)])
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, images):
-        patches = self.embed(images).flatten(2).transpose(1, 2)
-        x = torch.cat([self.cls_token.expand(len(images), -1, -1), patches], 1) + self.positions
-        for block in self.blocks:
-            x = block(x)
-        return self.norm(x)
-
-
 def make_vit(depth=2):
     """A small ViT with random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return beyondcls.wrap(Vit(depth), input_size=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+        vit = VisionTransformer(img_size=32, patch_size=8, embed_dim=16, depth=depth, num_heads=2, num_classes=0)
+        return beyondcls.wrap(vit, input_size=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 
 @declares(
