@@ -144,9 +144,7 @@ FAR = {"region_name": "eu-central-1"}
     ("environment", "options", "asked"),
     [
         ({}, {**KEYS, "client_kwargs": HERE}, ("https://h", "r", "false", "k", "s", None)),
-        ({}, KEYS, ("https://s3.amazonaws.com", "us-east-1", "false", "k", "s", None)),
         ({}, {"anon": True, "client_kwargs": FAR}, ("https://s3.eu-central-1.amazonaws.com", "eu-central-1", "true")),
-        ({"AWS_PROFILE": "other"}, {}, ("http://127.0.0.1:1", "eu-central-1", "false", "mine", "secret", "token")),
         (
             {"AWS_PROFILE": "other", "AWS_ENDPOINT_URL_S3": "http://elsewhere"},
             {},
@@ -172,8 +170,6 @@ def test_asks_where_s3fs_does(
         {"version_aware": True},
         {"client_kwargs": {"verify": False}},
         {"s3_additional_kwargs": {"SSECustomerKey": "x"}},
-        {"config_kwargs": {"s3": {"addressing_style": "virtual"}}},
-        {"config_kwargs": {"signature_version": "s3"}},
         {"config_kwargs": {"proxies": {"http": "http://h"}}},
     ],
 )
