@@ -9,7 +9,6 @@ from pipelines.doctor.machine import Finding, Machine
 PARAMS = {
     "nothing": None,
     "no YAML": "a: [",
-    "a list": "[1]",
     "other values": "store: 7\nencoders: [x]\n",
     "places": "store: {root: common, cache: {folder: near, gb: 1}}",
 }

@@ -50,11 +50,10 @@ def of(key: Key) -> tuple[Pretrained, Published]:
 def kind_of(key: Key) -> tuple[object, ...]:
     """What files of one training that differ in size alone have in common: these are loaded by the same code."""
     entry, file = of(key)
-    if isinstance(file, Vit):
-        file = replace(file, width=0, depth=0, heads=0, patch=0, side=0, learnt_at=None, hidden=None)
-    size = r"_(tiny|small|base|large|huge|giant)|\d+"
-    convert = getattr(entry.convert, "__code__", entry.convert)
-    return repr(file), re.sub(size, "", entry.model), convert, entry.arguments_of, entry.make, entry.family, entry.seed
+    sizes = {"width": 0, "depth": 0, "heads": 0, "patch": 0, "side": 0, "learnt_at": None, "hidden": None}
+    kind = replace(file, **sizes) if isinstance(file, Vit) else file.smaller()
+    model = re.sub(r"_(tiny|small|base|large|huge|giant)|\d+", "", entry.model)
+    return repr((kind, entry.convert)), model, entry.arguments_of, entry.make, entry.family, entry.seed
 
 
 KINDS = {kind_of(key): pytest.param(key, id=f"{key[0]}-file{key[1]}") for key in reversed(KEYS)}  # the first of each
@@ -93,7 +92,6 @@ class TestEntry:
         assert 0 < seen["crop_pct"] <= 1
 
     def test_is_as_large_as_its_file(self, name: str) -> None:
-        """Full size, as `beyondcls encoders` lists it."""
         entry = ENCODERS[name]
         file, model = PUBLISHED[name][0], made(entry)
         listing = listing_of(replace(entry, make=lambda *_, **__: model))  # made once
@@ -266,7 +264,6 @@ class TestSmall:
             small.assert_refused(written(small.file, {**small.state, name: torch.ones(1)}), name)
 
     def test_classifier(self, small: Small) -> None:
-        """It shows that labels were seen."""
         classifier = {"head.weight": torch.ones(3, small.file.output[2]), "head.bias": torch.ones(3)}
         content = placed(written(small.file, small.state), small.file.at, classifier)
         if (

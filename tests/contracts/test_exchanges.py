@@ -194,7 +194,6 @@ class TestDamage:
         assert outcomes == {True}, "found, and named"
 
     def test_values_of_others(self, store: FeatureStore, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Well-formed, and not what the description was made of."""
         stored = ArrayReader.stored
 
         def changed(self: ArrayReader, rows: np.ndarray) -> np.ndarray:

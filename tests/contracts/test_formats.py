@@ -23,7 +23,6 @@ TABLE = Table(
 
 
 def with_cell(row: int, column: int, cell: Cell) -> Table:
-    """The table with another cell."""
     rows = list(TABLE.rows)
     cells = list(rows[row].cells)
     cells[column] = cell

@@ -1,7 +1,5 @@
 """What every section of the report does, where all was computed and where next to nothing was."""
 
-import csv
-import io
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -16,7 +14,6 @@ from pipelines.report import drawing
 from pipelines.report.collect import Inputs
 from pipelines.report.content import Figure, Figures, Gallery, Heading, Section, Table, Text
 from pipelines.report.files import parts
-from pipelines.report.formats import FORMATS
 from pipelines.report.page import render
 from pipelines.report.sections import SECTIONS, sections
 from tests.pipelines.report.everything import EVIL, everything, little
@@ -98,15 +95,6 @@ def check_sources(section: Section) -> None:
         assert table.name.startswith("published-") == ("arXiv:" in table.published)
 
 
-def check_formats(section: Section) -> None:
-    for table in parts([section], Table):
-        written = {suffix: to_text(table) for suffix, to_text in FORMATS.items()}
-        rows = list(csv.reader(io.StringIO(written["csv"])))
-        assert len(rows) == 1 + len(table.rows)
-        assert {len(row) for row in rows} == {len(rows[0])}
-        assert all(text.endswith("\n") and not text.endswith("\n\n") for text in written.values())
-
-
 def check_plots(section: Section) -> None:
     """They are said in words and are files, or there is a reason."""
     for figure in parts([section], Figure):
@@ -126,14 +114,13 @@ def check_values(section: Section) -> None:
 
 
 def check_html(section: Section) -> None:
-    """Names of users are text."""
     page = check_page(render([section]))
     assert section.title in "".join(page.words)
     shown = ["".join(page.words), *(str(value) for _, attributes in page.tags for value in attributes.values())]
     assert any(EVIL in text for text in shown) == any(EVIL in text for text in texts(section))
 
 
-CHECKS = (check_name, check_tables, check_sources, check_formats, check_plots, check_values, check_html)
+CHECKS = (check_name, check_tables, check_sources, check_plots, check_values, check_html)
 
 
 @pytest.mark.parametrize("name", BY_NAME)

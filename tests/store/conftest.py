@@ -71,7 +71,6 @@ def values(arrays: list[ArrayLayout], seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def notes_of(arrays: list[ArrayLayout], unit: int) -> list[dict[str, Any]]:
-    """On the invalid rows of a unit."""
     start, stop = arrays[0].rows(unit)
     return [{"row": row, "id": f"é{row}", "problem": f"é{row}: cut short"} for row in INVALID if start <= row < stop]
 
@@ -126,7 +125,6 @@ def flip(file: Path, at: int, bit: int = 0) -> None:
 
 
 def shard_bytes(layout: ArrayLayout, shard: int, rows: np.ndarray) -> bytes:
-    """The shard file of `rows`."""
     data, padding = layout.encode(shard, rows)
     return bytes(data) + bytes(padding) + layout.tail(shard, data, padding)
 

@@ -44,7 +44,6 @@ def _fresh_service() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three sets of a MB each."""
     folder = tmp_path_factory.mktemp("sets")
     for i in range(3):
         write(folder / str(i), ARRAYS, values(ARRAYS, i), data=str(i))
@@ -67,7 +66,6 @@ def used(folder: Path) -> int:
 
 
 def of_shards(path: Path) -> int:
-    """Bytes of the shards of the two arrays that are read here."""
     return sum(f.stat().st_size for name in ("images", "patch") for f in path.glob(f"{name}/**/c/**/*") if f.is_file())
 
 
@@ -89,6 +87,14 @@ def test_each_byte_is_asked_for_once(sets: list[Path], tmp_path: Path, direct: b
     again, rows = opened(sets[0], DiskCache(tmp_path / "cache", PLENTY), verify="never"), [5, 299, 4, 95, 96]
     assert same(again.tokens("patch").rows(rows), stored_values[rows])
     assert Service.nbytes() == of_shards(sets[0])
+
+
+def test_epochs_are_those_of_a_local_set(sets: list[Path], tmp_path: Path) -> None:
+    """By default, too: the order does not depend on where a set is."""
+    stores = FeatureStore.open(sets[0]), opened(sets[0], DiskCache(tmp_path, PLENTY))
+    loaders = [Loader({"x": store.tokens("patch")}, store.labels, batch_size=20, placement="stream") for store in stores]
+    for local, other in zip(*(loader.epoch(5) for loader in loaders), strict=True):
+        assert all(same(local[name].numpy(), other[name].numpy()) for name in local)
 
 
 def test_a_set_larger_than_the_cache(sets: list[Path], tmp_path: Path) -> None:
@@ -219,7 +225,6 @@ def test_no_bytes_or_no_folder(tmp_path: Path) -> None:
 
 
 def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said once, and reading goes on."""
     array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
     monkeypatch.setattr(os, "write", Limited("write", 1, errno.ENOSPC))
     with pytest.warns(RuntimeWarning, match=r"keeps nothing more \(No space left on device\); reading goes on") as warned:

@@ -80,8 +80,6 @@ class LateLane(Lane):
 
 
 class PinnedPool(Pool):
-    """Its memory passes for pinned."""
-
     ranges: ClassVar[list[tuple[int, int]]] = []
 
     def _make(self, nbytes):
@@ -211,7 +209,6 @@ N, T, D = 40, 16, 768  # longer than others, some rows are fetched from pinned m
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
-    """A set of each codec."""
     folder = tmp_path_factory.mktemp("codecs")
     return {codec: stored_as(codec, folder / codec)[0] for codec in CODECS}
 
@@ -249,8 +246,6 @@ def test_decoded_where_they_are(stores, codec, dtype):
 
 
 class Journeys(TorchDispatchMode):
-    """Notes what leaves a device."""
-
     def __init__(self):
         super().__init__()
         self.found: list[str] = []

@@ -52,7 +52,6 @@ def test_the_order_is_of_the_seed_or_the_rows(written, placement):
 
 
 def readers():
-    """Threads that read."""
     gc.collect()
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("beyondcls-loader")]
 
@@ -213,7 +212,6 @@ def test_batches_that_are_kept_are_not_overwritten(written, contents, placement,
 
 @BOTH
 def test_memory_is_used_again(written, placement):
-    """Several epochs of whole batches need no more buffers than one."""
     loader = loader_of(written, placement, np.arange(140), batch_size=10, buffer_nbytes=1)
     rows_of(loader)
     made = loader._pool.n_made

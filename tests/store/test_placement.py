@@ -21,7 +21,6 @@ def arrays(written):
 
 @pytest.fixture
 def free(monkeypatch):
-    """Sets the free memory of CPU and GPU."""
     names = "store.loading.placement.free_memory"
     return lambda cpu, gpu=0: monkeypatch.setattr(names, lambda device: cpu if device.type == "cpu" else gpu)
 
@@ -98,7 +97,6 @@ def group(tmp_path, monkeypatch):
     ids=["v1", "v1 seen from a container", "v2", "v2 seen from a container"],
 )
 def test_limit(of, folder, group):
-    """1000 allowed, 700 used."""
     group(of[0], folder, of[1])
     assert free_memory(CPU) == 400
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from store.places.local import LocalShard
 from store.places.object_store import ObjectStore
 from store.places.place import ALIGNMENT, aligned_memory
 from tests.folders import files
-from tests.store.conftest import same
 from tests.store.service import Service
 from tests.store.test_disk import refuse
 
@@ -131,15 +129,6 @@ def test_the_page_cache_is_asked_once_for_each_shard(is_cached: bool, small: Pat
         assert isinstance(file, LocalShard)
         assert file.direct is not is_cached
     assert len(asked) == 3
-
-
-def test_readers_can_be_sent_elsewhere(written: Path, remote: str) -> None:
-    for where in (written, remote):
-        array = FeatureStore.open(where).tokens("patch")
-        expected = array.all()
-        again = pickle.loads(pickle.dumps(array))
-        assert again._compared == {}  # it checks for itself
-        assert same(again.all(), expected)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,6 @@ def test_what_is_staged_is_staged_here(name: str, victim: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["header.json", "units/1.json", "claims/0-0"])
 def test_a_link_in_the_place_of_what_writers_keep(name: str, victim: Path, tmp_path: Path) -> None:
-    """It is there, so nothing is created."""
     with TINY.begin(tmp_path / "one") as target:
         place = target.staging / ".writing" / name
         place.parent.mkdir(exist_ok=True)
@@ -146,7 +145,6 @@ def test_a_link_in_the_place_of_what_writers_keep(name: str, victim: Path, tmp_p
     ],
 )
 def test_a_link_in_the_place_of_a_folder(link: str, use: Callable[[Path], object], victim: Path, tmp_path: Path) -> None:
-    """Of a claim, a set of the cache, results, and what is to be discarded."""
     make_folder((tmp_path / link).parent)
     (tmp_path / link).symlink_to(victim.parent)
     with pytest.raises(StoreError, match=rf"{link}.* is a link"):
@@ -178,7 +176,6 @@ def test_a_folder_of_another_user_where_everybody_may_write(tmp_path: Path, monk
 
 @pytest.mark.parametrize(("use", "name"), [(lambda folder: write(folder / "one"), "one"), (result, "mark.json")])
 def test_links_of_users_are_followed(use: Callable[[Path], object], name: str, tmp_path: Path) -> None:
-    """To a larger disk, say."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "linked").symlink_to(tmp_path / "disk")
     use(tmp_path / "linked")

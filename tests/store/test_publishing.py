@@ -59,7 +59,6 @@ MEANWHILE: dict[str, Callable[[Path], object]] = {
 def test_what_appears_meanwhile_stays(
     meanwhile: Callable[[Path], object], at_last: bool, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what comes just before the set gets its name."""
     states: list[object] = []
 
     def come() -> None:
@@ -78,11 +77,6 @@ def test_what_appears_meanwhile_stays(
             writer.finish(ATTRIBUTES)
     see()
     assert states[0] == states[1]
-    os.rename(path, tmp_path / "away")
-    with NEW.begin(path) as writer:
-        assert writer.missing_units() == [], "nothing is lost"
-        NEW.finish(writer)
-    assert files(path) == NEW.expected(tmp_path / "expected")
 
 
 def test_only_the_first_of_two_sets_is_published(path: Path, tmp_path: Path) -> None:
@@ -146,7 +140,6 @@ def test_another_set_than_was_found_is_not_replaced(system: None, path: Path, tm
 
 
 def test_the_file_that_dvc_writes_among_its_outs_stays(system: None, path: Path, tmp_path: Path) -> None:
-    """Also where there is nothing else."""
     put(path / ".gitignore")
     (path / "images").mkdir()
     OLD.make(path)
@@ -172,7 +165,6 @@ def before_rename(n: int, happens: Callable[[], object], patch: pytest.MonkeyPat
 
 
 def begin_again(replaces: bool, path: Path, tmp_path: Path) -> FeatureWriter:
-    """With all of its units written."""
     base = None
     if replaces:
         base = FeatureStore.open(OLD.make(tmp_path / "base"))

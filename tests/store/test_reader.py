@@ -177,7 +177,6 @@ def test_flipped_bit(small, contents, at, damaged, sound):
 
 
 def test_verify_goes_on_after_a_damaged_array(path):
-    """Its shard is -1; all others are looked at."""
     flip(path / CLS / "zarr.json", 5)
     (path / "patch/block3/view0/c/1/0/0").unlink()
     problems = {(name, shard): problem for name, shard, problem in verify(path)}
@@ -217,7 +216,6 @@ def test_names_that_leave_the_folder(small, name):
 
 @pytest.mark.parametrize("text", ["", "null", '{"attributes": []}', "[" * 100_000, "\ud800"])
 def test_no_metadata(small, text):
-    """Of an array, with a digest that fits; and of the set."""
     data = text.encode(errors="surrogatepass")
     put(small, data, "images/label", vouch=True)
     assert_refused(small, "images/label/zarr.json")

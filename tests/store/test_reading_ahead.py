@@ -129,7 +129,6 @@ VIEWS = {"a slice": lambda t: t[10:20].view(5, 2).T, "a numpy array": lambda t: 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_views_keep_the_memory(view):
-    """Also when its pool is gone."""
     pool = Pool()
     kept = view(pool.take(64).zero_())
     gc.collect()

@@ -69,7 +69,6 @@ def test_shards_and_kinds_that_a_copy_lacks(remote: bool, path: Path, receipt: R
 
 
 def test_another_set(receipt: Receipt, computed_elsewhere: Path, tmp_path: Path) -> None:
-    """With another key, or the same one but other bytes."""
     write(tmp_path / "other", layouts(), values(layouts()), weights="2" * 32)
     with pytest.raises(StoreError, match=rf"other has key \w+, its receipt {SPEC.key}"):
         receipt.check(FeatureStore.open(tmp_path / "other"))
@@ -78,7 +77,6 @@ def test_another_set(receipt: Receipt, computed_elsewhere: Path, tmp_path: Path)
 
 
 def test_a_receipt_that_does_not_fit_its_own_digest(receipt: Receipt, written: Path) -> None:
-    """As somebody may have edited it."""
     store, name = FeatureStore.open(written), "cls/block5/view0"
     array = receipt.arrays[name]
 
@@ -90,6 +88,7 @@ def test_a_receipt_that_does_not_fit_its_own_digest(receipt: Receipt, written: P
     for wrong, message in (
         (without, "cls/block5/view0 is not in the receipt"),
         (edited(shape=(N, 6)), r"is \[150, 5\] float16 in 3 shards, its receipt says \[150, 6\] float16"),
+        (edited(dtype="int8"), r"is \[150, 5\] float16 in 3 shards, its receipt says \[150, 5\] int8"),
         (edited(shards=array.shards[1:]), "in 3 shards, its receipt says .* in 2"),
         (edited(shards=shards), "cls/block5/view0/c/0/0 is not the shard of the receipt: another digest or size"),
     ):
@@ -129,7 +128,7 @@ def test_files_that_are_no_receipts(receipt: Receipt, tmp_path: Path) -> None:
     [
         ('{"format_version": 1}', "has format version 1, expected 2; .*extract again"),
         ('{"format_version": 3}', "has format version 3, expected 2; .*pip install --upgrade beyondcls"),
-        *((content, r"one\.json is no receipt.*get it again") for content in ("", "\ud800", "[" * 100_000)),
+        *((content, r"one\.json is no.*get it again") for content in ("", "\ud800", "[" * 100_000)),
         (None, r"there is no receipt .*one\.json.*dvc pull"),
     ],
 )

@@ -33,7 +33,6 @@ def _layouts(shard_rows: int | None) -> Sequence[ArrayLayout]:
 
 
 def _repair(path: Path) -> list[tuple[str, int]]:
-    """What had to be computed again."""
     base, layouts, skip = salvage(path, TINY.spec, _layouts)
     assert layouts == TINY.layouts
     with TINY.begin(path, base, skip) as writer:
@@ -87,7 +86,6 @@ DAMAGE: dict[str, tuple[list[Callable[[Path], object]], list[tuple[str, int]]]] 
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_what_is_computed_again(path: Path, sound: Path, what: str) -> None:
-    """That alone, and the set is what it was."""
     changes, expected = DAMAGE[what]
     for change in changes:
         change(path)

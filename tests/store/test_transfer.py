@@ -160,7 +160,6 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=[False, True], ids=["nothing", "a stub"])
 def _begun(request: pytest.FixtureRequest, out: Path, written: Path) -> None:
-    """What is at the place of a copy."""
     if request.param:
         write_stub(out, (written / "zarr.json").read_bytes())
         assert is_stub(out)

@@ -175,7 +175,6 @@ def test_damage_of_one_image_is_seen_when_it_is_read(store: FeatureStore, tmp_pa
 
 
 def coded(numbers: list[int]) -> bytes:
-    """Run lengths as their bytes, whatever they are."""
     content = b""
     for i, number in enumerate(numbers):
         rest, is_last = number - numbers[i - 2] if i > 2 else number, False
@@ -203,7 +202,6 @@ class TestRunLengths:
 
     @given(arrays_of.arrays(np.int16, st.tuples(st.integers(0, 8), st.integers(1, 6)), elements=st.integers(-1, 3)))
     def test_labels_are_encoded_as_their_masks(self, label_map: np.ndarray) -> None:
-        """In one pass."""
         labels = np.unique(label_map[label_map >= 0])
         masks = rle.encode(label_map == labels[:, None, None])
         assert rle.encode_labels(label_map) == list(zip(labels.tolist(), masks, strict=True))
@@ -241,8 +239,6 @@ class TestRunLengths:
 
 
 class Images(Dataset[Any]):
-    """Label map, boxes, classes and masks of each image of a feature set."""
-
     def __init__(self, store: FeatureStore):
         self.segmentation, self.instances = store.segmentation, store.instances
 
@@ -267,8 +263,6 @@ def test_workers_of_a_data_loader(store: FeatureStore) -> None:
 
 
 class TestAsPartOfTheSet:
-    """What is done with whole sets is done with their truths."""
-
     def test_in_several_shards(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two chunks a shard: 150,000 bytes are two shards; the second can be fetched and exchanged."""
         monkeypatch.setattr(layout, "SHARD_CHUNKS", 2)
@@ -287,7 +281,6 @@ class TestAsPartOfTheSet:
 
     @pytest.mark.parametrize("lost", [f"{COUNTS}/zarr.json", f"{COUNTS}/c/0"])
     def test_repair(self, lost: str, store: FeatureStore, tmp_path: Path) -> None:
-        """They are written anew, whatever has become of them."""
         shutil.copytree(store.path, tmp_path / "set")
         (tmp_path / "set" / lost).unlink()
         constants = {name: array.all() for name, array in store.arrays.items() if not array.layout.has_image_axis}
