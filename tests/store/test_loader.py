@@ -207,6 +207,7 @@ def test_batches_that_are_kept_are_not_overwritten(written, contents, placement,
     for batch in [batch for batches in (list(loader.epoch()), list(loader.epoch(1))) for batch in batches]:
         expected = torch.from_numpy(contents[PATCH][batch["row"].numpy()])
         torch.testing.assert_close(batch["patch"], expected.to(dtype), rtol=0, atol=0, equal_nan=True)
+        assert batch["number"].dtype == torch.int64
         assert torch.equal(batch["number"], batch["row"] % 3)
 
 

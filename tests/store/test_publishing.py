@@ -93,10 +93,10 @@ def test_only_the_first_of_two_sets_is_published(path: Path, tmp_path: Path) -> 
 
 
 STRANGERS: dict[str, Callable[[Path], object]] = {
-    "a file among shards": lambda path: put(path / "patch/block3/view0/c/notes"),
+    "a hidden file among shards": lambda path: put(path / "patch/block3/view0/c/.notes"),
     "an array that is not listed": lambda path: put(path / "patch/block9/view0/c/0/0/0"),
     "a folder of photographs": lambda path: put(path / "images/train/cat/1.jpg"),
-    "a folder elsewhere": lambda path: (path / "mine").symlink_to(path.parent),
+    "a folder elsewhere": lambda path: (path / "patch/mine").symlink_to(path.parent),
 }
 
 
@@ -124,7 +124,7 @@ def test_a_set_with_other_files_is_not_replaced(
         with pytest.raises(StoreError, match=r"do not belong to a feature set .* the finished set is in"):
             NEW.finish(writer)
         assert FeatureStore.open(path).spec == OLD.spec
-        assert files(path).keys() > OLD.expected(tmp_path / "old").keys() or (path / "mine").is_symlink()
+        assert files(path).keys() > OLD.expected(tmp_path / "old").keys() or (path / "patch/mine").is_symlink()
 
 
 def test_another_set_than_was_found_is_not_replaced(system: None, path: Path, tmp_path: Path) -> None:

@@ -166,8 +166,6 @@ def test_asks_where_s3fs_does(
         {"version_aware": True},
         {"client_kwargs": {"verify": False}},
         {"s3_additional_kwargs": {"SSECustomerKey": "x"}},
-        {"config_kwargs": {"s3": {"addressing_style": "virtual"}}},
-        {"config_kwargs": {"signature_version": "s3"}},
         {"config_kwargs": {"proxies": {"http": "http://h"}}},
     ],
 )

@@ -183,6 +183,7 @@ class TestPull:
         assert files(out) == files(written)
         assert [p.name for p in out.parent.iterdir()] == ["one"], "nothing is left behind"
 
+    @pytest.mark.usefixtures("_begun")
     def test_what_comes_meanwhile_stays(self, shared: str, written: Path, out: Path, tmp_path: Path) -> None:
         def put(_: int) -> None:
             (out / "patch/mine").mkdir(parents=True, exist_ok=True)
