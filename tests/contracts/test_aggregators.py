@@ -17,8 +17,6 @@ def test_every_aggregator(variant):
 
 
 class Mine(Weighted):
-    """What a user writes: forward alone."""
-
     reads = ("patch",)
     random_start = True
 

@@ -8,9 +8,7 @@ from pipelines.doctor.machine import Finding, Machine
 
 PARAMS = {
     "nothing": None,
-    "empty": "",
     "no YAML": "a: [",
-    "a list": "[1]",
     "other values": "store: 7\nencoders: [x]\n",
     "places": "store: {root: common, cache: {folder: near, gb: 1}}",
 }

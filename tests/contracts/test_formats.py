@@ -23,7 +23,6 @@ TABLE = Table(
 
 
 def with_cell(row: int, column: int, cell: Cell) -> Table:
-    """The table with another cell."""
     rows = list(TABLE.rows)
     cells = list(rows[row].cells)
     cells[column] = cell
@@ -35,6 +34,7 @@ def with_cell(row: int, column: int, cell: Cell) -> Table:
 class TestEveryForm:
     def test_ends_with_one_line_break(self, suffix):
         text = FORMATS[suffix](TABLE)
+        assert text == FORMATS[suffix](TABLE)
         assert text.endswith("\n")
         assert not text.endswith("\n\n")
         assert re.fullmatch("[a-z0-9]+", suffix), "the end of a file's name"
@@ -48,7 +48,7 @@ class TestEveryForm:
         for group in ("one", "two"):
             assert group in text
 
-    @pytest.mark.parametrize(("row", "column"), [(row, column) for row in range(3) for column in range(3)])
+    @pytest.mark.parametrize(("row", "column"), [(0, 0), (1, 1), (2, 2)])
     def test_no_two_cells_are_confused(self, suffix, row, column):
         other = Cell("other", "other") if column == 0 else Cell("8.75", 8.75)
         lines, changed = (FORMATS[suffix](t).splitlines() for t in (TABLE, with_cell(row, column, other)))
@@ -70,6 +70,3 @@ class TestEveryForm:
         rows = [FORMATS[suffix](replace(TABLE, rows=TABLE.rows[:n])) for n in range(4)]
         assert len(set(rows)) == 4
         assert sorted(rows, key=len) == rows
-
-    def test_is_the_same_again(self, suffix):
-        assert FORMATS[suffix](TABLE) == FORMATS[suffix](TABLE)

@@ -49,6 +49,7 @@ class TestEveryCommand:
         public = [parameter for parameter in COMMANDS[words].params if not getattr(parameter, "hidden", False)]
         helps = [getattr(parameter, "help", None) for parameter in public]
         assert all([described, *helps])
+        assert not COMMANDS[words].ignore_unknown_options
         shown = "".join(out.split())
         assert [text for text in (described, *helps) if "".join(text.split()) not in shown] == []
 
@@ -69,11 +70,6 @@ class TestEveryCommand:
         assert status == 1
         assert err.startswith("error: ")
         assert ("nowhere" if given else "there is no ") in err
-
-    def test_an_option_that_there_is_not(self, words, monkeypatch, capsys):
-        status, _, err = run(monkeypatch, capsys, *words, "--nonsense")
-        assert status == 2
-        assert "--nonsense" in err
 
 
 def commands(stage: str) -> list[str]:

@@ -1,6 +1,6 @@
 """What the contracts find: entries that break them in one way each."""
 
-import ast
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -141,8 +141,5 @@ def test_random_numbers_of_the_caller_stay() -> None:
 
 def test_no_checker_needs_pytest() -> None:
     for path in Path(beyondcls.testing.__file__).parent.glob("*.py"):
-        nodes = ast.walk(ast.parse(path.read_text()))
-        names = {alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
-        modules = {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
-        assert not {"pytest"} & (names | modules), path
+        assert not re.search(r"^\s*(import|from) pytest", path.read_text(), re.M), path
         assert "assert " not in path.read_text().replace("assert_close", ""), f"{path}: python -O drops it"

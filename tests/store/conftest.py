@@ -71,7 +71,6 @@ def values(arrays: list[ArrayLayout], seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def notes_of(arrays: list[ArrayLayout], unit: int) -> list[dict[str, Any]]:
-    """On the invalid rows of a unit."""
     start, stop = arrays[0].rows(unit)
     return [{"row": row, "id": f"é{row}", "problem": f"é{row}: cut short"} for row in INVALID if start <= row < stop]
 
@@ -126,7 +125,6 @@ def flip(file: Path, at: int, bit: int = 0) -> None:
 
 
 def shard_bytes(layout: ArrayLayout, shard: int, rows: np.ndarray) -> bytes:
-    """The shard file of `rows`."""
     data, padding = layout.encode(shard, rows)
     return bytes(data) + bytes(padding) + layout.tail(shard, data, padding)
 
@@ -204,12 +202,7 @@ def path(tmp_path: Path, written: Path) -> Path:
     return shutil.copytree(written, tmp_path / "features" / "one")
 
 
-def shuffle_quality(visited: np.ndarray) -> dict[str, float]:
-    """How well rows are mixed, each as a share of what a full shuffle gives on average (n / 3 places): 1 is as good.
-
-    `displacement`: mean distance of a row's place from its place on disk.
-    `neighbours`: mean distance between the places of two rows that are neighbours on disk.
-    """
+def displacement(visited: np.ndarray) -> float:
+    """Mean distance of a row's place from its place on disk, as a share of what a full shuffle gives (n / 3 places)."""
     place = np.argsort(visited, kind="stable")
-    moved, apart = np.abs(place - np.arange(len(place))), np.abs(np.diff(place))
-    return {name: float(one.mean() / (len(place) / 3)) for name, one in (("displacement", moved), ("neighbours", apart))}
+    return float(np.abs(place - np.arange(len(place))).mean() / (len(place) / 3))

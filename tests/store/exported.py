@@ -43,7 +43,6 @@ def write_set(path: Path, codec: str = "float16") -> Path:
 
 
 def export(store: FeatureStore, form: str, folder: Path, asked: list[str] | None = None) -> Path:
-    """What a set is in this form."""
     EXCHANGES[form].export(store, folder / "exported", chosen_arrays(store, asked))
     return folder / "exported"
 

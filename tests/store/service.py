@@ -26,12 +26,10 @@ class Service(fsspec.AbstractFileSystem):
 
     @classmethod
     def data(cls) -> list[tuple[str, int, int]]:
-        """Requests for shards."""
         return [one for one in cls.asked if not one[0].endswith("zarr.json")]
 
     @classmethod
     def nbytes(cls) -> int:
-        """That were given of shards."""
         return sum(stop - start for _, start, stop in cls.data())
 
     @classmethod

@@ -7,7 +7,7 @@ import pickle
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store import ArrayLayout, ArrayReader, FeatureStore, Loader, StoreError
+from store import ArrayLayout, FeatureStore, Loader, StoreError
 from store.places import place_at
 from store.places.cache import PARTIAL, DiskCache
 from store.places.object_store import ObjectStore
@@ -44,7 +44,6 @@ def _fresh_service() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three sets of a MB each."""
     folder = tmp_path_factory.mktemp("sets")
     for i in range(3):
         write(folder / str(i), ARRAYS, values(ARRAYS, i), data=str(i))
@@ -67,7 +66,6 @@ def used(folder: Path) -> int:
 
 
 def of_shards(path: Path) -> int:
-    """Bytes of the shards of the two arrays that are read here."""
     return sum(f.stat().st_size for name in ("images", "patch") for f in path.glob(f"{name}/**/c/**/*") if f.is_file())
 
 
@@ -75,32 +73,26 @@ def expected(path: Path) -> np.ndarray:
     return FeatureStore.open(path).tokens("patch").all()
 
 
-@pytest.mark.parametrize("direct", [False, True, None])
-def test_each_byte_is_asked_for_once(sets: list[Path], tmp_path: Path, direct: bool | None) -> None:
+@pytest.mark.parametrize("direct", [False, True])
+def test_each_byte_is_asked_for_once(sets: list[Path], tmp_path: Path, direct: bool) -> None:
     store = opened(sets[0], cache := DiskCache(tmp_path / "cache", PLENTY))
     labels, stored_values = store.labels, expected(sets[0])
-    options: dict[str, Any] = {"block_rows": 3, "batch_size": 32, "dtype": None, "direct": direct}
-    loader = Loader({"x": store.tokens("patch")}, labels, placement="stream", buffer_nbytes=1 << 18, **options)
+    options: dict[str, Any] = {"block_rows": 3, "buffer_nbytes": 1 << 18, "dtype": None, "direct": direct}
+    loader = Loader({"x": store.tokens("patch")}, labels, placement="stream", **options)
     for epoch in range(3):
         for batch in loader.epoch(epoch):
             assert same(batch["x"].numpy(), stored_values[batch["row"].numpy()])
         assert Service.nbytes() == of_shards(sets[0])  # after the first epoch, not one more
     assert used(cache.folder) == of_shards(sets[0])
-    again = opened(sets[0], DiskCache(tmp_path / "cache", PLENTY), verify="never")
-    generator = np.random.default_rng(0)
-    for _ in range(20):
-        rows = generator.integers(0, N, 9)
-        assert same(again.tokens("patch").rows(rows), stored_values[rows])
+    again, rows = opened(sets[0], DiskCache(tmp_path / "cache", PLENTY), verify="never"), [5, 299, 4, 95, 96]
+    assert same(again.tokens("patch").rows(rows), stored_values[rows])
     assert Service.nbytes() == of_shards(sets[0])
 
 
 def test_epochs_are_those_of_a_local_set(sets: list[Path], tmp_path: Path) -> None:
     """By default, too: the order does not depend on where a set is."""
-    cached = opened(sets[0], DiskCache(tmp_path, PLENTY))
-    loaders = [
-        Loader({"x": store.tokens("patch")}, store.labels, batch_size=20, placement="stream", dtype=None)
-        for store in (FeatureStore.open(sets[0]), cached)
-    ]
+    stores = FeatureStore.open(sets[0]), opened(sets[0], DiskCache(tmp_path, PLENTY))
+    loaders = [Loader({"x": store.tokens("patch")}, store.labels, batch_size=20, placement="stream") for store in stores]
     for local, other in zip(*(loader.epoch(5) for loader in loaders), strict=True):
         assert all(same(local[name].numpy(), other[name].numpy()) for name in local)
 
@@ -143,17 +135,21 @@ def test_a_set_that_nobody_uses_makes_room(sets: list[Path], tmp_path: Path) -> 
     assert Service.nbytes() > 0
 
 
-@pytest.mark.parametrize("damage", ["flipped", "digest", "last", "cut", "longer", "empty", "gone"])
-def test_a_damaged_shard_is_fetched_again(sets: list[Path], tmp_path: Path, damage: str) -> None:
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "flipped": lambda shard: flip(shard, WHOLE // 2),
+    "digest": lambda shard: flip(shard, ARRAYS[1].data_nbytes(0) + 3),
+    "cut": lambda shard: os.truncate(shard, WHOLE - 9),
+    "longer": lambda shard: os.truncate(shard, WHOLE + 1),
+    "gone": lambda shard: shard.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_shard_is_fetched_again(sets: list[Path], tmp_path: Path, damage: Callable[[Path], object]) -> None:
     opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch").all()
     shard = next(s for s in shards(tmp_path) if s.stat().st_size == WHOLE)
     content = shard.read_bytes()
-    if damage in ("flipped", "digest", "last"):
-        flip(shard, {"flipped": WHOLE // 2, "digest": ARRAYS[1].data_nbytes(0) + 3, "last": -1}[damage])
-    else:
-        shard.write_bytes({"cut": content[:-9], "longer": content + b"x", "empty": b"", "gone": b""}[damage])
-    if damage == "gone":
-        shard.unlink()
+    damage(shard)
     Service.reset()
     array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
     for again in (array, array, pickle.loads(pickle.dumps(array))):  # as sent to another process
@@ -221,22 +217,14 @@ def test_a_lost_connection(sets: list[Path], tmp_path: Path) -> None:
     assert same(array.all(), expected(sets[0]))
 
 
-@pytest.mark.parametrize(
-    ("name", "nbytes", "message"),
-    [
-        ("new", 0, "of 0 bytes"),
-        ("new", -5, "of -5 bytes"),
-        ("file", 5, r"file cannot be used as a disk cache .*\(File exists\)"),
-    ],
-)
-def test_no_bytes_or_no_folder(tmp_path: Path, name: str, nbytes: int, message: str) -> None:
+def test_no_bytes_or_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=message):
-        DiskCache(tmp_path / name, nbytes)
+    for name, nbytes, message in (("new", 0, "of 0 bytes"), ("file", 5, "file cannot be used as a disk cache")):
+        with pytest.raises(StoreError, match=message):
+            DiskCache(tmp_path / name, nbytes)
 
 
 def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said once, and reading goes on."""
     array = opened(sets[0], DiskCache(tmp_path, PLENTY)).tokens("patch")
     monkeypatch.setattr(os, "write", Limited("write", 1, errno.ENOSPC))
     with pytest.warns(RuntimeWarning, match=r"keeps nothing more \(No space left on device\); reading goes on") as warned:
@@ -246,13 +234,8 @@ def test_a_full_disk(sets: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
     assert not list(tmp_path.glob(f"*/*{PARTIAL}"))
 
 
-def cached_patch(path: Path, folder: Path, bound: int) -> ArrayReader:
-    """As another process has it."""
-    return opened(path, DiskCache(folder, bound), verify="never").tokens("patch")
-
-
 def read_thrice(path: Path, folder: Path, bound: int, begin: Barrier) -> None:
-    array = cached_patch(path, folder, bound)
+    array = opened(path, DiskCache(folder, bound), verify="never").tokens("patch")
     begin.wait()
     Service.delay = 0.05  # so that they meet
     with warnings.catch_warnings(action="error"):
@@ -262,7 +245,7 @@ def read_thrice(path: Path, folder: Path, bound: int, begin: Barrier) -> None:
 
 def hang_in_a_write(path: Path, folder: Path, n: int, written: Event) -> None:
     """The n-th write ends half-way, and never returns."""
-    array, write_ = cached_patch(path, folder, PLENTY), os.write
+    array, write_ = opened(path, DiskCache(folder, PLENTY)).tokens("patch"), os.write
 
     def slow(descriptor: int, data: bytes) -> int:
         nonlocal n
@@ -293,7 +276,7 @@ def test_several_processes(sets: list[Path], tmp_path: Path, bound: int) -> None
         assert Service.nbytes() == 0
 
 
-@pytest.mark.parametrize("n", [0, 2, 3])
+@pytest.mark.parametrize("n", [0, 3])
 def test_killed_while_it_writes(sets: list[Path], tmp_path: Path, n: int) -> None:
     child = start(hang_in_a_write, sets[0], tmp_path, n, written := CONTEXT.Event())
     assert written.wait(60)
@@ -301,10 +284,10 @@ def test_killed_while_it_writes(sets: list[Path], tmp_path: Path, n: int) -> Non
     assert list(tmp_path.glob(f"*/*{PARTIAL}"))
     child.kill()
     child.join()
-    assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
-    DiskCache(tmp_path, PLENTY)
-    assert not list(tmp_path.glob(f"*/*{PARTIAL}"))
-    assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
+    for _ in range(2):
+        assert same(opened(sets[0], running, verify="never").tokens("patch").all(), expected(sets[0]))
+        DiskCache(tmp_path, PLENTY)
+        assert not list(tmp_path.glob(f"*/*{PARTIAL}"))
 
 
 def test_a_set_read_for_long_was_used_lately(sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

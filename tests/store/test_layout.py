@@ -15,11 +15,8 @@ from tests.store.conftest import SPEC
 
 @pytest.mark.parametrize(
     ("width", "chunk_rows", "expected"),
-    [
-        *[(1, 32, 32), (512, 32, 32), (513, 32, 32)],  # 64 KiB are 32 rows of 2 KiB
-        *[(1024, 32, 16), (1023, 32, 32), (1024, 24, 24)],  # 16 rows would be less; they do not divide 24
-        *[(16384, 32, 1), (10**6, 32, 1)],
-    ],
+    # 64 KiB are 32 rows of 2 KiB; 16 rows would be less, and do not divide 24
+    [(1, 32, 32), (513, 32, 32), (1024, 32, 16), (1023, 32, 32), (1024, 24, 24), (16384, 32, 1), (10**6, 32, 1)],
 )
 def test_rows_that_share_a_digest(width, chunk_rows, expected):
     layout = ArrayLayout("patch/block5/view0", (5, width), "float32", ("image", "channel"), chunk_rows * 2, chunk_rows)
@@ -33,15 +30,11 @@ def test_layout_of_its_own_metadata(codec):
 
 
 NAMES = {
-    "images/label": ArrayName("images", "label"),
     "images/crop/view1": ArrayName("images", "crop", None, 1),
     "norm/weight": ArrayName("norm", "weight"),
-    "cls/block0/view0": ArrayName("cls", "", 0, 0),
-    "patch/block11/view3": ArrayName("patch", "", 11, 3),
     "patch/block11/view3-scale": ArrayName("patch", "", 11, 3, is_scale=True),
     "statistics/cls_self/view0": ArrayName("statistics", "cls_self", None, 0),
     "attention/cls/block5/view0": ArrayName("attention", "cls", 5, 0),
-    "attention/cls/view0": ArrayName("attention", "cls", None, 0),
     "attention/cls/block5": ArrayName("attention", "cls", 5),
     "block1": ArrayName("block1"),
     "patch/view0/block5": ArrayName("patch", "view0", 5),

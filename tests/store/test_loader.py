@@ -1,6 +1,7 @@
 """Every row once an epoch, in an order that the seed fixes, wherever the arrays are."""
 
 import gc
+import pickle
 import resource
 import threading
 
@@ -12,8 +13,8 @@ import xxhash
 from store import ArrayLayout, FeatureStore, Loader, StoreError
 from store.loading.loader import Stats
 from store.loading.reading import DISK_READS
-from tests.forked import CONTEXT, start, status
-from tests.store.conftest import N, flip, same, shuffle_quality, write
+from tests.forked import CONTEXT, status
+from tests.store.conftest import N, displacement, flip, same, write
 from tests.store.tiny import Tiny
 
 BOTH = pytest.mark.parametrize("placement", ["memory", "stream"])
@@ -32,7 +33,7 @@ def rows_of(loader, seed=0):
 
 
 @BOTH
-@pytest.mark.parametrize("batch_size", [1, 32, N, N + 1])
+@pytest.mark.parametrize("batch_size", [32, N, N + 1])
 def test_every_row_once(written, placement, batch_size):
     loader = loader_of(written, placement, batch_size=batch_size)
     sizes = [len(batch["label"]) for batch in loader.epoch(3)]
@@ -45,13 +46,12 @@ def test_the_order_is_of_the_seed_or_the_rows(written, placement):
     loader = loader_of(written, placement)
     assert rows_of(loader, 1) == rows_of(loader, 1) == rows_of(loader_of(written, placement), 1)
     assert rows_of(loader, 1) != rows_of(loader, 2)
-    assert shuffle_quality(loader_of(written, "memory").order.visited(0))["displacement"] > 0.8, "as mixed as can be"
+    assert displacement(loader_of(written, "memory").order.visited(0)) > 0.8, "as mixed as can be"
     for rows in ([9, 140, 3, 77, 4], []):
         assert rows_of(loader_of(written, placement, rows, shuffle=False, batch_size=2)) == rows
 
 
 def readers():
-    """Threads that read."""
     gc.collect()
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("beyondcls-loader")]
 
@@ -66,14 +66,13 @@ def test_errors_of_the_reading_thread_reach_the_consumer(small):
     assert not readers()
 
 
-@pytest.mark.parametrize("n", [0, 1, 3])
-def test_an_epoch_that_is_left_early_leaves_no_thread(written, n):
-    """Closed, or forgotten."""
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "forgotten"])
+def test_an_epoch_that_is_left_early_leaves_no_thread(written, is_closed):
     batches = loader_of(written, "stream", batch_size=1, buffer_nbytes=1).epoch()
-    for _ in range(n):
-        next(batches)
-    assert bool(readers()) == (n > 0)
-    if n < 3:
+    assert not readers()
+    next(batches)
+    assert readers()
+    if is_closed:
         batches.close()
     del batches
     assert not readers()
@@ -83,14 +82,12 @@ def test_an_epoch_that_is_left_early_leaves_no_thread(written, n):
     ("options", "message"),
     [
         ({"arrays": {}}, "a loader needs at least one array"),
-        ({"labels": np.arange(N - 1)}, f"patch/block5/view0 has {N} rows, but there are {N - 1} labels"),
         ({"joined": {"patch": np.arange(3)}}, f"patch/block5/view0 has 3 rows, but there are {N} labels"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"rows": [N]}, f"rows {N} to {N} are"),
         ({"rows": np.arange(N) > 3}, r"np\.flatnonzero"),
-        *(({"rank": rank, "world_size": n}, f"rank is {rank}, expected 0 to {n - 1}") for rank, n in ((-1, 2), (2, 2), (0, 0))),
+        *(({"rank": rank, "world_size": 2}, f"rank is {rank}, expected 0 to 1") for rank in (-1, 2)),
         ({"world_size": 4}, "4 ranks, but only 3 shards to share"),
-        ({"arrays": {"patch": []}}, r"different numbers of views \(patch has 0\)"),
         ({"arrays": {"patch": [PATCH] * 3, "cls": [CLS] * 2}}, r"different numbers of views \(patch has 3, cls has 2\)"),
         ({"arrays": {"patch": [PATCH, CLS]}}, "cls/block5/view0 has another shape than patch/block5/view0"),
     ],
@@ -136,16 +133,6 @@ def test_sets_in_step(written, other, contents, placement, monkeypatch):
 
 
 @BOTH
-def test_values_as_they_are_stored(written, contents, placement):
-    names = [PATCH, "images/id", "images/size", "statistics/cls_self/view0"]
-    arrays = {name: FeatureStore.open(written).array(name) for name in names}
-    for batch in Loader(arrays, np.arange(N), placement=placement, dtype=None, batch_size=40).epoch():
-        assert all(same(batch[name].numpy(), contents[name][batch["row"].numpy()]) for name in names)
-    batch = next(Loader(arrays, np.arange(N), placement=placement, dtype=torch.float64).epoch())
-    assert (batch[PATCH].dtype, batch["images/id"].dtype) == (torch.float64, torch.uint8)
-
-
-@BOTH
 @pytest.mark.parametrize("rows", [np.arange(200), np.array([5, 190, 64, 63])], ids=["all", "some"])
 def test_each_image_shows_the_view_of_the_epoch(other, placement, rows):
     """The same one in all arrays that have views, also of another set."""
@@ -180,11 +167,11 @@ def test_views_are_random_and_fixed_by_the_seed(other):
 
 
 @BOTH
-@pytest.mark.parametrize("buffer_nbytes", [1, 10_000, 1 << 20])
+@pytest.mark.parametrize("buffer_nbytes", [1, 10_000])
 def test_an_epoch_is_gone_on_with_at_every_batch(written, placement, buffer_nbytes):
     loader, another = (loader_of(written, placement, batch_size=16, buffer_nbytes=buffer_nbytes) for _ in range(2))
     whole = [batch["row"].tolist() for batch in loader.epoch(5)]
-    for n in range(len(whole) + 1):
+    for n in (0, 1, 4, len(whole) - 1, len(whole)):
         rest = list(another.epoch(5, n))
         assert [batch["row"].tolist() for batch in rest] == whole[n:]
         assert all(torch.equal(batch["number"], batch["row"] % 3) for batch in rest)
@@ -204,48 +191,39 @@ def contents_of(loader):
     return [(b["row"].tolist(), xxhash.xxh3_64_hexdigest(b["patch"].numpy().tobytes())) for b in loader.epoch(3)]
 
 
-def answer_contents(loaders, answer):
-    answer.send([contents_of(loader) for loader in loaders])
-
-
-def test_sent_to_another_process(written):
-    """It opens its own files, and reads again what is resident."""
-    loaders = [loader_of(written, placement, batch_size=40) for placement in ("memory", "stream")]
-    expected = [contents_of(loader) for loader in loaders]
-    receiver, sender = CONTEXT.Pipe()
-    process = start(answer_contents, loaders, sender)
-    sender.close()  # so that its end is noticed
-    assert receiver.recv() == expected
-    process.join()
-    assert process.exitcode == 0
+@BOTH
+def test_sent_to_another_process(written, placement):
+    loader = loader_of(written, placement, batch_size=40)
+    assert contents_of(pickle.loads(pickle.dumps(loader))) == contents_of(loader)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
 @BOTH
-@pytest.mark.parametrize("dtype", [None, torch.float32])
+@pytest.mark.parametrize("dtype", [None, torch.float64])
 def test_batches_that_are_kept_are_not_overwritten(written, contents, placement, dtype):
     loader = loader_of(written, placement, batch_size=10, buffer_nbytes=1, dtype=dtype)
     for batch in [batch for batches in (list(loader.epoch()), list(loader.epoch(1))) for batch in batches]:
         expected = torch.from_numpy(contents[PATCH][batch["row"].numpy()])
         torch.testing.assert_close(batch["patch"], expected.to(dtype), rtol=0, atol=0, equal_nan=True)
+        assert batch["number"].dtype == torch.int64
+        assert torch.equal(batch["number"], batch["row"] % 3)
 
 
 @BOTH
 def test_memory_is_used_again(written, placement):
-    """Twenty epochs of whole batches need no more buffers than one."""
     loader = loader_of(written, placement, np.arange(140), batch_size=10, buffer_nbytes=1)
     rows_of(loader)
     made = loader._pool.n_made
-    for seed in range(20):
+    for seed in range(6):
         rows_of(loader, seed)
     assert loader._pool.n_made <= made + 2 <= 14
 
 
 def test_the_number_of_threads_does_not_matter(written):
     """Nor do the page cache and the size of reads: the seed alone fixes what comes when."""
-    options = ({"threads": 1}, {"threads": 7}, {"direct": True}, {"direct": False}, {"direct": None})
+    options = ({"threads": 1}, {"threads": 7}, {"direct": True}, {"direct": False})
     epochs = [contents_of(loader_of(written, "stream", batch_size=10, buffer_nbytes=5000, **some)) for some in options]
     assert all(epoch == epochs[0] for epoch in epochs)
 
@@ -260,8 +238,8 @@ def test_fewer_threads_where_no_disk_is_waited_for(written, monkeypatch):
     assert loader_of(written, "stream", threads=5).threads == 5
 
 
-@pytest.mark.parametrize("direct", [True, False, None])
-@pytest.mark.parametrize("row_nbytes", [6000, 16384, 40_000, 3 << 20])
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("row_nbytes", [6000, 16384, 3 << 20])
 def test_rows_of_any_size(tmp_path, row_nbytes, direct):
     """Longer than a digest's piece, than a read, and such as are read straight to their places."""
     n = 40 if row_nbytes < 1 << 20 else 3

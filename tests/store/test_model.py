@@ -75,7 +75,6 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is None and self.recorded)
     @rule(choice=st.integers(0, MAX))
     def lose(self, choice):
-        """A staged shard."""
         layouts = self.target.layouts
         unit, layout = sorted(self.recorded)[choice % len(self.recorded)], layouts[choice % len(layouts)]
         staging = self.path.parent / ".staging" / f"one-{self.target.spec.key}"
@@ -142,18 +141,10 @@ class TestLife(Life.TestCase):
 
 
 OLD = Tiny(70, (3,))
-CASES = {
-    "block": Tiny(70, (3, 5)),
-    "view": Tiny(70, (3,), views=2),
-    "kind": Tiny(70, (3,), cls=True),
-    "rows": Tiny(90, (3,)),
-    "rows of several": Tiny(200, (3,)),
-    "a row": Tiny(71, (3,)),
-    "all": Tiny(101, (0, 3, 7), views=2, cls=True),
-}
+BLOCK, ROW, ALL = Tiny(70, (3, 5)), Tiny(71, (3,)), Tiny(101, (0, 3, 7), views=2, cls=True)
 
 
-@pytest.mark.parametrize("new", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("new", [BLOCK, ROW, ALL], ids=["block", "a row", "all"])
 def test_as_if_written_at_once(tmp_path, new):
     """Byte by byte; rows that are already there are never taken from what is computed again for the sake of others."""
     path = OLD.make(tmp_path / "one")
@@ -204,16 +195,16 @@ def test_fewer_rows(tmp_path):
 
 @pytest.mark.parametrize(("field", "value"), [("codec", "float32"), ("dtype", "uint16"), ("dimensions", ())])
 def test_another_way_to_store_carries_nothing_over(tmp_path, field, value):
-    path, new = OLD.make(tmp_path / "one"), Tiny(70, (3, 5))
+    path = OLD.make(tmp_path / "one")
     base = FeatureStore.open(path)
     object.__setattr__(base.arrays["patch/block3/view0"].layout, field, value)
-    with new.begin(path, base) as writer:
+    with BLOCK.begin(path, base) as writer:
         assert writer.arrays_to_compute(0) == ["patch/block3/view0", "patch/block5/view0"]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "at", "damaged"),
-    [(OLD, CASES["block"], -30, "its tail"), (Tiny(40, (3,)), Tiny(50, (3,)), 0, "rows 32 to 39")],
+    [(OLD, BLOCK, -30, "its tail"), (Tiny(40, (3,)), Tiny(50, (3,)), 0, "rows 32 to 39")],
 )
 def test_damage_is_not_carried_over(tmp_path, old, new, at, damaged):
     path = old.make(tmp_path / "one")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from store import FeatureStore, Loader, StoreError, read_ids, rows_of_ids
 from store.loading.order import Order, join, rows_named
 from tests.features import write_features
-from tests.store.conftest import shuffle_quality
+from tests.store.conftest import displacement
 
 ORDERS = st.builds(
     Order,
@@ -25,7 +25,7 @@ ORDERS = st.builds(
 ORDER = Order(np.arange(1000), shard_rows=64, block_rows=8, window_rows=128)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(order=ORDERS, seed=st.integers(0, 2**32))
 def test_a_permutation(order, seed):
     """Mixed inside windows; shuffled, it is the seed's alone."""
@@ -39,7 +39,7 @@ def test_a_permutation(order, seed):
     assert np.array_equal(visited, expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(order=ORDERS, seed=st.integers(0, 2**32), world_size=st.integers(1, 5))
 def test_ranks(order, seed, world_size):
     """Whole shards each, all of them together; equally long in every epoch, filled up with their own first rows."""
@@ -90,44 +90,21 @@ def test_blocks_stay_together(block_rows):
     assert not np.array_equal(reading, np.arange(1000))
 
 
-@pytest.mark.parametrize(
-    ("order", "displacement", "neighbours"),
-    [
-        (np.arange(900), 0, 1 / 300),
-        # The mean of |n - 1 - 2 i| is n / 2 for even n: one and a half times that of a shuffle.
-        (np.arange(900)[::-1], 1.5, 1 / 300),
-        # By k of n rows: n - k rows move by k and k rows by n - k, in all 2 k (n - k).
-        (np.roll(np.arange(900), 300), 2 * 300 * 600 / 900 / 300, (898 + 899) / 899 / 300),
-        (np.random.default_rng(0).permutation(900_000), 1, 1),
-        # 50,000 images of ViT-B in float16: blocks of a MiB and of 32, windows of a batch of 1,024.
-        (Order(np.arange(50_000), 1728, 3, 1024).visited(0), 1, None),
-        (Order(np.arange(50_000), 1728, 32, 1024).visited(1), 1, None),
-    ],
-    ids=["no shuffle", "reversal", "rotation", "full shuffle", "streaming", "streaming of larger blocks"],
-)
-def test_how_well_rows_are_mixed(order, displacement, neighbours):
-    """In closed form; streaming mixes as well as a full shuffle."""
-    quality, rel = shuffle_quality(order), 0.05 if displacement == 1 else 1e-9
-    assert quality["displacement"] == pytest.approx(displacement, rel=rel)
-    assert neighbours is None or quality["neighbours"] == pytest.approx(neighbours, rel=rel)
+def test_streaming_mixes_as_well_as_a_full_shuffle():
+    """50,000 images of ViT-B in float16: blocks of 32 rows, windows of a batch of 1,024."""
+    assert displacement(np.arange(900)[::-1]) == 1.5, "the mean of |n - 1 - 2 i| is n / 2 for even n"
+    assert displacement(Order(np.arange(50_000), 1728, 32, 1024).visited(1)) == pytest.approx(1, rel=0.05)
 
 
 # -- the row of an image in another set, or of an id -------------------------------------------------------------------
 
 
-def test_same_images(tmp_path):
-    one = write_features(tmp_path / "one", 70, weights="a")
-    other = write_features(tmp_path / "other", 70, weights="b", invalid=[3])
-    assert join(one, other).tolist() == [i if i != 3 else -1 for i in range(70)]
-
-
 def test_by_id(tmp_path):
-    """Ids are row numbers: the second set has the first 50 of the first one's images. Those that it lacks must be left out."""
-    one, other = write_features(tmp_path / "one", 70, seed=1), write_features(tmp_path / "other", 50, seed=2)
+    """Ids are row numbers: the second set has 49 of the first one's images. Those that it lacks must be left out."""
+    one, other = (write_features(tmp_path / str(n), n, seed=n, invalid=[3] * (n == 50)) for n in (70, 50))
     arrays, rows = {"map": other.array("attention/cls/block1/view0")}, join(one, other)
-    assert rows.tolist() == [*range(50), *[-1] * 20]
-    assert join(other, one).tolist() == list(range(50))
-    with pytest.raises(StoreError, match=r"attention/cls/block1/view0 lacks 20 of the images, first that of row 50"):
+    assert rows.tolist() == [0, 1, 2, -1, *range(4, 50), *[-1] * 20]
+    with pytest.raises(StoreError, match=r"attention/cls/block1/view0 lacks 21 of the images, first that of row 3"):
         Loader(arrays, one.labels, joined={"map": rows})
     assert len(list(Loader(arrays, one.labels, np.flatnonzero(rows >= 0), joined={"map": rows}).epoch())) == 1
 
@@ -147,8 +124,8 @@ TRAIN = ["n01440764/n01440764_10026", "n01440764/n01440764_9", "n01443537/n01443
     ("known", "ids", "rows"),
     [
         (TRAIN, ["plain", "n01440764/n01440764_9"], [4, 1]),
-        (TRAIN, ["n01440764_9.JPEG", "n01440764_10026.JPEG"], [1, 0]),  # as the published lists of 1 % call them
-        (TRAIN, ["n01440764_10026", "n01443537/n01443537_2.jpg"], [0, 2]),
+        (TRAIN, ["n01440764_9.JPEG", "n01440764_10026"], [1, 0]),  # as the published lists of 1 % call them
+        (TRAIN, ["n01443537/n01443537_2.jpg"], [2]),
         (TRAIN, ["a.b/n01443537_2", "x/plain.png"], [3, 4]),
         (TRAIN, [], []),
         (["image.1", "image.2", "image"], ["image.2", "image", "image.1"], [1, 2, 0]),  # dots begin no ending
@@ -180,11 +157,9 @@ def test_list_of_ids(tmp_path):
     file = tmp_path / "1percent.txt"
     file.write_text("n01440764_10182.JPEG\r\n\nn01440764_10293.JPEG \n")
     assert read_ids(file) == ["n01440764_10182.JPEG", "n01440764_10293.JPEG"]
-
-
-@pytest.mark.parametrize(("content", "named"), [(None, "cannot be read"), (b"\xff\xfe", "cannot be read"), (b"\n", "is empty")])
-def test_list_that_is_none(content, named, tmp_path):
-    if content is not None:
-        (tmp_path / "x.txt").write_bytes(content)
-    with pytest.raises(StoreError, match=rf"the list of ids '.*x\.txt' {named}"):
-        read_ids(tmp_path / "x.txt")
+    for content, named in ((b"\xff\xfe", "cannot be read"), (b"\n", "is empty")):
+        file.write_bytes(content)
+        with pytest.raises(StoreError, match=rf"the list of ids '.*1percent\.txt' {named}"):
+            read_ids(file)
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_ids(tmp_path / "none.txt")

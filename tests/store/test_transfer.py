@@ -9,7 +9,6 @@ import uuid
 from collections import namedtuple
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 import pytest
@@ -39,10 +38,6 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def store(written: Path) -> FeatureStore:
     return FeatureStore.open(written)
-
-
-def at(address: str) -> tuple[Any, str]:
-    return fsspec.core.url_to_fs(address)
 
 
 @pytest.fixture
@@ -89,9 +84,8 @@ class TestUpload:
         before_call(0, pytest.fail, monkeypatch, type(place_at(address)), "put")
         upload(store, address)  # nothing a second time
 
-    @pytest.mark.parametrize("n", [0, 1, 7, -1])
-    def test_interrupted(self, n: int, address: str, store: FeatureStore, moved: list[str]) -> None:
-        left = upload_a_part(n % len(files(store.path)), store.path, address)
+    def test_interrupted(self, address: str, store: FeatureStore, moved: list[str]) -> None:
+        left = upload_a_part(7, store.path, address)
         moved.clear()
         upload(store, address)
         assert not left.keys() & set(moved), "what is there is not sent again"
@@ -124,18 +118,11 @@ class TestUpload:
         assert sorted(moved) == [cut, gone]
         assert content(address) == files(store.path)
 
-    @pytest.mark.parametrize(("place", "what"), [(3, "rows 0 to 31"), (-10, "its tail")])
-    def test_a_damaged_local_shard_is_not_sent(self, place: int, what: str, address: str, path: Path) -> None:
-        flip(path / "images/label/c/0", place)
-        with pytest.raises(StoreError, match=rf"images/label/c/0 is damaged \({what}\)"):
+    def test_a_damaged_local_shard_is_not_sent(self, address: str, path: Path) -> None:
+        flip(path / "images/label/c/0", -10)
+        with pytest.raises(StoreError, match=r"images/label/c/0 is damaged \(its tail\)"):
             upload(FeatureStore.open(path), address)
         assert not {"images/label/c/0", "zarr.json"} & set(content(address))
-
-    def test_a_copy_that_lacks_kinds(self, address: str, path: Path) -> None:
-        shutil.rmtree(path / "patch")
-        with pytest.raises(StoreError, match=r"patch/block3/view0 is missing.*the whole feature set is needed here"):
-            upload(FeatureStore.open(path), address)
-        assert content(address) == {}
 
     def test_a_service_that_loses_what_it_took(self, store: FeatureStore, monkeypatch: pytest.MonkeyPatch) -> None:
         real, address = ObjectStore.put, f"memory://{uuid.uuid4().hex}/one"
@@ -173,7 +160,6 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=[False, True], ids=["nothing", "a stub"])
 def _begun(request: pytest.FixtureRequest, out: Path, written: Path) -> None:
-    """What is at the place of a copy."""
     if request.param:
         write_stub(out, (written / "zarr.json").read_bytes())
         assert is_stub(out)
@@ -213,7 +199,7 @@ class TestPull:
     def test_killed_anywhere(self, written: Path, out: Path) -> None:
         """After every so many files and renames; a folder is never taken for a set that it is not."""
         whole = files(written)
-        for n in (0, 3, 20, 29, 40, 60, 61, 63, 66, 1000):
+        for n in (3, 29, 60, 61, 63, 66, 1000):
             ended = status(pull_until_killed, written, out, n)
             assert ended in (0, -signal.SIGKILL)
             if (out / "zarr.json").exists() and not is_stub(out):
@@ -240,7 +226,7 @@ class TestPull:
         assert files(path) == files(written)
 
     def test_damage_at_the_source(self, shared: str, out: Path) -> None:
-        fs, root = at(shared)
+        fs, root = fsspec.core.url_to_fs(shared)
         data = bytearray(fs.cat_file(f"{root}/images/label/c/0"))
         data[5] ^= 1
         for change, message in (
@@ -290,8 +276,7 @@ def test_large_shards_go_in_pieces(store: FeatureStore, tmp_path: Path, monkeypa
     assert files(tmp_path / "down") == files(store.path)
 
 
-@pytest.mark.parametrize("requests", [1, 3])
-def test_the_first_failure_stops_the_others(requests: int) -> None:
+def test_the_first_failure_stops_the_others() -> None:
     done: list[int] = []
     failed = Event()
 
@@ -305,5 +290,5 @@ def test_the_first_failure_stops_the_others(requests: int) -> None:
             time.sleep(0.01)
 
     with pytest.raises(StoreError, match="two"):
-        list(map_parallel(do, range(1000), requests))
+        list(map_parallel(do, range(1000), 3))
     assert len(done) < 1000

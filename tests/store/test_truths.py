@@ -28,6 +28,7 @@ from store.writing.shard import salvage
 from tests.features import write_features
 from tests.folders import files
 from tests.forked import CONTEXT
+from tests.store.conftest import flip
 from tests.store.exported import export, import_as
 from tests.truths import instances_of, with_truths
 
@@ -116,10 +117,8 @@ def test_grid(store: FeatureStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        ("first", lambda values: values[::-1].copy(), "first does not ascend from 0"),
         ("first", lambda values: values[[0, 2, 1, 3, 4, 5]], "first does not ascend from 0"),
         ("first", lambda values: np.concatenate([[1], values[1:]]), "first does not ascend from 0"),
-        ("label", lambda values: values + 9, "labels 9 to 11 for 3 classes"),
         ("label", lambda values: values + 1, "labels 1 to 3 for 3 classes"),
         ("label", lambda values: values - 1, "labels -1 to 1 for 3 classes"),
         ("label", lambda values: values[:-1], r"label is \[\d+\] int32, expected"),
@@ -154,17 +153,20 @@ def test_the_digest_is_of_all_that_they_are() -> None:
     assert TruthColumns("instances", {"box": box, "label": label}).digest(["a"]) == columns.digest(["a"])
 
 
+def with_counts(folder: Path, counts: list[bytes]) -> FeatureStore:
+    """A set of images with an instance of these run lengths each."""
+    given = [[Instance(0, (0, 0, 1, 1), 1, False, one)] for one in counts]
+    plain = write_features(folder / "plain", n=len(counts))
+    return with_truths(plain, folder / "set", instances=given, instance_classes=("a",))
+
+
 def test_damage_of_one_image_is_seen_when_it_is_read(store: FeatureStore, tmp_path: Path) -> None:
     """Run lengths of 3 x 64 KiB: those of one image are read and compared alone."""
     counts = [GENERATOR.integers(48, 60, 50_000, np.uint8).tobytes() for _ in range(N)]
-    given = [[Instance(0, (0, 0, 1, 1), 1, False, one)] for one in counts]
-    stored = with_truths(write_features(tmp_path / "plain", n=N), tmp_path / "set", instances=given, instance_classes=("a",))
+    stored = with_counts(tmp_path, counts)
     array = stored.arrays[COUNTS]
     assert (array.layout.checked_rows, array.layout.n_shards, array.layout.chunk_rows) == (1 << 16, 1, 1 << 16)
-    file = stored.path / array.layout.file(0)
-    with file.open("r+b") as opened:
-        opened.seek(len(counts[0]) * N - 1)
-        opened.write(b"\0")
+    flip(stored.path / array.layout.file(0), len(counts[0]) * N - 1, bit=6)
     again = FeatureStore.open(stored.path)
     assert again.instances.of(0).counts == (counts[0],)
     with pytest.raises(StoreError, match="counts/c/0 is damaged"):
@@ -173,7 +175,6 @@ def test_damage_of_one_image_is_seen_when_it_is_read(store: FeatureStore, tmp_pa
 
 
 def coded(numbers: list[int]) -> bytes:
-    """Run lengths as their bytes, whatever they are."""
     content = b""
     for i, number in enumerate(numbers):
         rest, is_last = number - numbers[i - 2] if i > 2 else number, False
@@ -201,15 +202,14 @@ class TestRunLengths:
 
     @given(arrays_of.arrays(np.int16, st.tuples(st.integers(0, 8), st.integers(1, 6)), elements=st.integers(-1, 3)))
     def test_labels_are_encoded_as_their_masks(self, label_map: np.ndarray) -> None:
-        """In one pass."""
         labels = np.unique(label_map[label_map >= 0])
         masks = rle.encode(label_map == labels[:, None, None])
         assert rle.encode_labels(label_map) == list(zip(labels.tolist(), masks, strict=True))
 
     def test_long_runs(self) -> None:
-        mask = np.zeros((1, 3000, 2000), bool)
-        mask[0, 2999, 1999] = mask[0, 5, 1000] = True
-        np.testing.assert_array_equal(rle.decode(rle.encode(mask)[0], (3000, 2000)), mask[0])
+        mask = np.zeros((1, 600, 200), bool)
+        mask[0, 599, 199] = mask[0, 5, 100] = True
+        np.testing.assert_array_equal(rle.decode(rle.encode(mask)[0], (600, 200)), mask[0])
 
     @given(st.binary(max_size=30), st.integers(1, 9), st.integers(1, 9))
     def test_any_bytes_are_refused_or_a_mask_of_the_size(self, counts: bytes, height: int, width: int) -> None:
@@ -227,23 +227,18 @@ class TestRunLengths:
             rle.runs(coded(numbers), (4, 5))
 
     def test_bytes_that_none_writes(self) -> None:
-        """Numbers that are longer than they have to be, up to 60 bits; and characters beyond those of six bits."""
+        """Numbers that are longer than they have to be, up to 60 bits; characters beyond six bits; of another size."""
         (counts,) = rle.encode(np.ones((1, 4, 5), bool))
         assert rle.runs(b"P" * 11 + counts, (4, 5)).tolist() == [0, 20]
         with pytest.raises(StoreError, match="a number of 13 bytes"):
             rle.runs(b"P" * 12 + counts, (4, 5))
         with pytest.raises(StoreError, match="characters that none has"):
             rle.runs(bytes([counts[0] + 64]) + counts[1:], (4, 5))
-
-    def test_of_another_size(self) -> None:
-        (counts,) = rle.encode(np.ones((1, 4, 5), bool))
         with pytest.raises(StoreError, match="they are of 20 pixels, expected 30"):
             rle.decode(counts, (6, 5))
 
 
 class Images(Dataset[Any]):
-    """Label map, boxes, classes and masks of each image of a feature set."""
-
     def __init__(self, store: FeatureStore):
         self.segmentation, self.instances = store.segmentation, store.instances
 
@@ -255,12 +250,11 @@ class Images(Dataset[Any]):
         return self.segmentation.label_map(row), objects.boxes, objects.labels, objects.masks()
 
 
-@pytest.mark.parametrize(("context", "workers"), [("fork", 2), (CONTEXT, 1)])
-def test_workers_of_a_data_loader(context: Any, workers: int, store: FeatureStore) -> None:
-    """One kind is a fork of this process, the other is sent what it reads, and opens files itself."""
+def test_workers_of_a_data_loader(store: FeatureStore) -> None:
+    """They are sent what they read, and open files themselves."""
     images = Images(FeatureStore.open(store.path))
     images[0]  # files are open in this process when the others begin
-    loader = DataLoader(images, None, num_workers=workers, multiprocessing_context=context)
+    loader = DataLoader(images, None, num_workers=1, multiprocessing_context=CONTEXT)
     for row, read in enumerate(loader):
         for ours, theirs in zip(images[row], read, strict=True):
             np.testing.assert_array_equal(ours, theirs)
@@ -269,24 +263,16 @@ def test_workers_of_a_data_loader(context: Any, workers: int, store: FeatureStor
 
 
 class TestAsPartOfTheSet:
-    """What is done with whole sets is done with their truths."""
-
     def test_in_several_shards(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Two chunks a shard: 150,000 bytes are two shards; the second can be fetched, checked and exchanged."""
+        """Two chunks a shard: 150,000 bytes are two shards; the second can be fetched and exchanged."""
         monkeypatch.setattr(layout, "SHARD_CHUNKS", 2)
         counts = GENERATOR.integers(48, 60, (3, 50_000), np.uint8)
-        given = [[Instance(0, (0, 0, 1, 1), 1, False, one.tobytes())] for one in counts]
-        stored = with_truths(
-            write_features(tmp_path / "plain", n=3), tmp_path / "set", instances=given, instance_classes=("a",)
-        )
+        stored = with_counts(tmp_path, [one.tobytes() for one in counts])
         assert stored.arrays[COUNTS].layout.n_shards == 2
-        assert stored.instances.of(2).counts == (counts[2].tobytes(),)
-        assert [problem for *_, problem in verify(stored.path) if problem] == []
         for form in EXCHANGES:
             import_as(form, export(stored, form, tmp_path / form), tmp_path / form / "again")
             assert files(tmp_path / form / "again") == files(stored.path)
-        changed = tmp_path / "npy/exported" / f"{COUNTS}.npy"
-        changed.write_bytes(changed.read_bytes()[:-1] + b"\0")
+        flip(tmp_path / "npy/exported" / f"{COUNTS}.npy", -1)
         with pytest.raises(StoreError, match=rf"rows 131072 to 149999 of {COUNTS} are not those that were exported"):
             import_as("npy", tmp_path / "npy/exported", tmp_path / "changed")
         upload(stored, "memory://truths/set")
@@ -295,7 +281,6 @@ class TestAsPartOfTheSet:
 
     @pytest.mark.parametrize("lost", [f"{COUNTS}/zarr.json", f"{COUNTS}/c/0"])
     def test_repair(self, lost: str, store: FeatureStore, tmp_path: Path) -> None:
-        """They are written anew, whatever has become of them."""
         shutil.copytree(store.path, tmp_path / "set")
         (tmp_path / "set" / lost).unlink()
         constants = {name: array.all() for name, array in store.arrays.items() if not array.layout.has_image_axis}
@@ -310,7 +295,7 @@ class TestAsPartOfTheSet:
 
 # -- what views show, compared with drawing pixel by pixel with fractions ----------------------------------------------------
 
-DRAWN_MAPS = arrays_of.arrays(np.int16, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(-1, 3))
+DRAWN_MAPS = arrays_of.arrays(np.int16, st.tuples(st.integers(0, 9), st.integers(0, 9)), elements=st.integers(-1, 3))
 SIZES = st.tuples(st.integers(1, 12), st.integers(1, 12))
 CORNERS = st.floats(-6, 9, width=32)
 LENGTHS = st.floats(0.25, 15, width=32)
@@ -337,7 +322,7 @@ def drawn(label_map: np.ndarray, crop: np.ndarray, flip: bool, size: tuple[int, 
     return out
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(DRAWN_MAPS, crops(), st.booleans(), SIZES)
 def test_maps_and_masks(label_map: np.ndarray, crop: np.ndarray, flip: bool, size: tuple[int, int]) -> None:
     expected = drawn(label_map, crop, flip, size)
@@ -348,7 +333,7 @@ def test_maps_and_masks(label_map: np.ndarray, crop: np.ndarray, flip: bool, siz
     np.testing.assert_array_equal(masks_in_view(masks, crop, flip, size), expected == np.arange(3)[:, None, None])
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(DRAWN_MAPS, crops(), st.booleans(), st.tuples(st.integers(1, 3), st.integers(1, 3)), st.integers(1, 4))
 def test_labels_of_patches(label_map: np.ndarray, crop: np.ndarray, flip: bool, grid: tuple[int, int], pixels: int) -> None:
     """The most frequent of a patch's pixels; the lowest of those that tie, and void last."""
@@ -384,8 +369,3 @@ def test_boxes_go_where_their_masks_go(flip: bool) -> None:
     assert box.tolist() == [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
     beyond = boxes_in_view(np.array([[0, 0, 20, 10]], np.float32), crop, flip, size)
     assert beyond.tolist() == [[-4, -2, 36, 18]], "not cut"
-
-
-def test_an_image_without_pixels() -> None:
-    empty = np.zeros((0, 0), np.int16)
-    assert (map_in_view(empty, (0, 0, 1, 1), False, (2, 3)) == -1).all()

@@ -51,7 +51,6 @@ class Tiny:
         return {} if self.lean else {"norm/weight": np.arange(3, dtype=np.float32), "images/segmentation/counts": truths}
 
     def values(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Rows of an array."""
         (layout,) = (a for a in self.layouts if a.name == name)
         return all_rows(name, layout.shape[1:], layout.dtype)[start : self.n if stop is None else stop]
 
@@ -69,7 +68,6 @@ class Tiny:
         writer.write_unit(unit, rows, notes(start, stop))
 
     def finish(self, writer: FeatureWriter) -> None:
-        """All units that are missing, and the rest."""
         for unit in writer.missing_units():
             self.write(writer, unit)
         writer.finish(ATTRIBUTES)
