@@ -77,10 +77,6 @@ def test_the_nearest_mount_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "nfs4 (network)" in next(iter(places.file_system(Machine(tmp_path)))).found
 
 
-def test_no_root(tmp_path: Path) -> None:
-    assert list(places.store_root(Machine(tmp_path))) == []
-
-
 class TestAddress:
     @pytest.fixture
     def root(self) -> str:
@@ -93,6 +89,7 @@ class TestAddress:
         real = MemoryFileSystem.pipe_file
         if ignores:
             monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda self, path, value, **_: real(self, path, value))
+        assert list(places.store_root(Machine(tmp_path))) == [], "there is no root yet"
         finding = store_root(tmp_path, root)
         assert (finding.state, "If-None-Match" in finding.found) == (state, ignores)
         assert MemoryFileSystem().find(root) == [], "nothing is left there"

@@ -66,13 +66,10 @@ def test_a_task_that_is_killed_in_the_middle_of_a_unit_is_replaced(
     assert status == 0, out + err
     assert files(tmp_path / "f") == whole
     assert len(list(tmp_path.glob("ended-*"))) == 2
-    n_loaded = len(loaded.seen())
-    assert n_loaded in (4, 5), "this one, two tasks, and those in their place, unless the last finds nothing left to do"
+    assert len(loaded.seen()) in (4, 5), "this one, two tasks, and those in their place, if there is something left to do"
     assert "SIGKILL" in err
     assert not tasks()
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
-    assert command(*loaded.command(images, "f", *TWO))[0] == 0
-    assert len(loaded.seen()) == n_loaded, "no task is started for a set that is there"
 
 
 def test_tasks_that_are_killed_at_random(
@@ -96,7 +93,7 @@ def test_tasks_that_are_killed_at_random(
 def test_a_stop_lets_tasks_finish_their_units(
     command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
-    loaded = load(3, "slow")
+    loaded = load(2, "slow")
 
     def stop() -> None:
         if list(tmp_path.glob("loaded-*")) and any(".writing/units" in str(f) for f in (tmp_path / ".staging").rglob("*.json")):
@@ -111,26 +108,21 @@ def test_a_stop_lets_tasks_finish_their_units(
     for left in tmp_path.glob("loaded-*"):
         left.unlink()
     loaded.ends(0)
-    assert command(*loaded.command(images, "f", *TWO))[0] == 0
+    assert command(*loaded.command(images, "f"))[0] == 0
     assert files(tmp_path / "f") == whole
     assert sum(loaded.seen().values()) < N, "what was written is kept"
 
 
-@pytest.mark.parametrize("how", ["kill", "raise"])
-def test_a_unit_that_fails_again_and_again(
-    how: str, command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    loaded = load(99, how)
+def test_a_unit_that_fails_again_and_again(command: Command, load: Callable[..., Load], images: Path) -> None:
+    loaded = load(99, "raise")
     status, _, err = command(*loaded.command(images, "f", *ONE, "--tries", 2))
     error = err[err.index("error: ") :]
     assert status == 1
     assert "failed 2 times" in error
-    assert "SIGKILL" in error if how == "kill" else "RuntimeError" in error and "unit 4 (rows 128 to 149)" in error
+    assert "RuntimeError" in error
+    assert "unit 4 (rows 128 to 149)" in error
     assert len(loaded.seen()) == 3, "this one, and two tasks"
     assert not tasks()
-    loaded.ends(0)
-    assert command(*loaded.command(images, "f"))[0] == 0
-    assert files(tmp_path / "f") == whole
 
 
 def test_a_damaged_image_ends_all_at_once(command: Command, load: Callable[..., Load], tmp_path: Path, images: Path) -> None:
@@ -146,7 +138,7 @@ def test_a_damaged_image_ends_all_at_once(command: Command, load: Callable[..., 
     assert files(tmp_path / "f") == files(tmp_path / "g")
 
 
-@pytest.mark.parametrize("verb", ["--update", "--extend", "--from"])
+@pytest.mark.parametrize("verb", ["--update", "--from"])
 def test_what_another_set_has_is_taken_over(
     verb: str, command: Command, load: Callable[..., Load], images: Path, tmp_path: Path
 ) -> None:

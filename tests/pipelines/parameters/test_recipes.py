@@ -65,6 +65,7 @@ def params(file: Path) -> dict[str, Any]:
 
 LARS = PRESETS["mae-lars"]
 SGD = {"optimiser": "sgd", "base_lr": 0.03, "epochs": 40, "warmup_epochs": 4}
+SQUASHED = {"input_size": "336x448", "crop_mode": "squash", "crop_pct": 1.0}
 
 
 class TestTraining:
@@ -72,7 +73,6 @@ class TestTraining:
         ("head", "encoder", "dataset", "recipe"),
         [
             ("cls", "mae-b16", "imagenet", LARS),  # the preset of the data set replaces the recipe of probe
-            ("cls", "mae-b16", "cub", PRESETS["small-sgd"]),
             ("cls", "mae-h14", "imagenet", {**LARS, "epochs": 50}),  # the encoder wins over the data set, …
             ("abmilp", "mae-h14", "imagenet", {**LARS, "epochs": 11, "base_lr": 0.5}),  # … and the head over both
             ("cls", None, None, SGD),
@@ -107,18 +107,13 @@ class TestExtraction:
     @pytest.mark.parametrize(
         ("encoder", "dataset", "split", "loading", "options"),
         [
-            ("mae-b16", "imagenet", "train", {}, {}),
             ("mae-b16", "cub", "train", {}, {"views": 4}),
             ("mae-b16", "cub", "test", {}, {}),
             ("mae-h14", "imagenet", "test", {}, {"batch_size": 32, "amp": "bf16"}),
             ("simmim-b16", "cub", "train", {}, {"views": 2, "drop_path": 0.1, "blocks": [8]}),
-            ("simmim-b16", "cub", "test", {}, {"blocks": [8]}),
             # Of dense tasks whole images and all truths, unless the data set says otherwise.
             ("dino-s16", "cub", "train", {"input_size": 384, "crop_pct": 0.9}, {"views": 4}),
-            (
-                *("dino-s16", "camvid", "train"),
-                *({"input_size": "336x448", "crop_mode": "squash", "crop_pct": 1.0}, {"truths": "all", "views": 2}),
-            ),
+            ("dino-s16", "camvid", "train", SQUASHED, {"truths": "all", "views": 2}),
             ("dino-s16", "shop", "train", {"input_size": 384, "crop_mode": "border", "crop_pct": 1.0}, {"truths": "instances"}),
         ],
     )
@@ -195,16 +190,12 @@ class TestTasks:
     [
         ("dense.datasets", ["shop"], r"dense.datasets .* is \['shop'\], .*; write \{shop: \{\}\}"),
         ("dense.datasets.cub", {}, "'cub' is in datasets and in dense.datasets; give one of the two another"),
-        ("dense.datasets.shop.crop_mod", "squash", "dense.datasets.shop 'crop_mod'; did you mean"),
         ("dense.datasets.shop.mean", [0, 0, 0], "unknown parameter in dense.datasets.shop 'mean'"),
-        ("dense.datasets", 3, "dense.datasets in the parameter file is 3, expected names and values"),
         ("dense.segments", {}, "unknown parameter in dense 'segments'; did you mean 'segment'"),
         ("dense.data", None, "dense.data in the parameter file is None, expected the folder that holds"),
         ("dense.segment.camvit", {}, "unknown data set in dense.segment 'camvit'; did you mean 'camvid'"),
         ("dense.segment.camvid.protocols", "knn", "dense.segment.camvid 'protocols'; did you mean"),
-        ("dense.segment.camvid.protocol", "knn", r"camvid.protocol is 'knn', expected a list of texts"),
         ("dense.segment.camvid.ks", [1, "x"], "dense.segment.camvid.ks is '1,x', expected integers with commas"),
-        ("dense.segment.camvid.epochs", 0, "dense.segment.camvid.epochs is 0, expected 1 or more"),
         ("dense.detect.shop.lr", "high", "dense.detect.shop.lr is 'high', expected a number"),
         ("dense.detect", ["camvid"], r"dense.detect in the parameter file is \['camvid'\]"),
         ("studies.deep.encoder", None, "has encoder None, .*encoder: mae-b16"),
@@ -241,7 +232,7 @@ class TestFiles:
         write_recipes({**params, "datasets": ["few"], "studies": {}}, tmp_path / "recipes")
         assert result.read_bytes() == b'{\n "top1": 50.0\n}\n'
 
-    @pytest.mark.parametrize("linked", ["encoders", "probes/cub", "probes/cub/mae-b16"])
+    @pytest.mark.parametrize("linked", ["encoders", "probes/cub"])
     def test_nothing_is_written_where_a_link_leads(self, linked: str, params: dict[str, Any], tmp_path: Path) -> None:
         theirs = write_file(tmp_path / "theirs/cls.json", b"{}\n")
         (tmp_path / "recipes" / linked).parent.mkdir(parents=True)
@@ -263,28 +254,18 @@ class TestFiles:
 
     def test_only_what_a_change_concerns_is_written_otherwise(self, params: dict[str, Any]) -> None:
         """A value in another layer is the same request."""
-
-        def changed() -> set[str]:
-            nonlocal before
-            after = dict(all_recipes(params))
-            names = {name for name in before if before[name] != after.get(name)}
-            before = after
-            return names
-
         before, encoders = dict(all_recipes(params)), params["encoders"]
         assert set(TASKS) <= set(FOLDERS)
         for name in ("imagenet", "cub", "few"):
             params["datasets"][name]["seeds"] = params["probe"]["seeds"]
-        assert changed() == set()
+        assert dict(all_recipes(params)) == before
         params["datasets"]["cub"]["preset"] = "mae-lars"
-        of_heads = {f"probes/cub/{encoder}/{head}" for encoder in encoders for head in ("cls", "average", "abmilp")}
-        assert changed() == of_heads | {f"training/cub/{encoder}" for encoder in encoders}
-        params["dense"]["segment"]["camvid"]["epochs"] = 4
-        assert changed() == {f"segment/camvid/{encoder}" for encoder in encoders}
         params["dense"]["datasets"]["shop"]["crop_pct"] = 0.5
-        assert changed() == {f"extract/{encoder}-shop-{split}" for encoder in encoders for split in ("train", "test")}
-        del params["dense"]
-        assert all("shop" in name or "camvid" in name for name in changed())
+        after = dict(all_recipes(params))
+        expected = {f"probes/cub/{encoder}/{head}" for encoder in encoders for head in ("cls", "average", "abmilp")}
+        expected |= {f"training/cub/{encoder}" for encoder in encoders}
+        expected |= {f"extract/{encoder}-shop-{split}" for encoder in encoders for split in ("train", "test")}
+        assert {name for name in before if before[name] != after[name]} == expected
 
 
 @pytest.mark.usefixtures("file")
@@ -293,22 +274,15 @@ class TestCommand:
         ("options", "rows"),
         [
             ("--encoder mae-h14 --dataset imagenet --head cls", ["epochs 50 encoders.mae-h14"]),
-            ("--dataset imagenet --head cls", ["batch_size 16384 preset mae-lars"]),
             ("--head cls", ["epochs 40 probe", "order shared default"]),
             ("--study deep", ["epochs 5 studies.deep", "depth 2 heads.abmilp"]),
-            (
-                "--encoder simmim-b16 --dataset cub --split train",
-                ["blocks 8 encoders.simmim-b16", "data images/cub datasets.cub"],
-            ),
+            ("--encoder simmim-b16 --dataset cub --split train", ["blocks 8 encoders.simmim-b16"]),
             ("--task segment --dataset camvid", ["ks 1, 5 dense.segment.camvid", "batch_size 16 default"]),
             ("--task detect --dataset shop --encoder simmim-b16", ["block 8 encoders.simmim-b16", "lr 0.001 preset small"]),
-            ("--task detect --dataset shop", ["epochs 9 dense.detect.shop", "optimiser adamw default"]),
-            ("--encoder dino-s16 --dataset shop --split train", ["crop_mode border dense.datasets.shop"]),
             ("", ["datasets imagenet, cub, few", "studies deep", "dense camvid, shop", "segment camvid", "detect shop"]),
             ("--task segmant --dataset camvid", "'segment'?"),
             ("--task segment", "give --dataset, one of dense.segment"),
             ("--head clss", "'clss'"),
-            ("--study dep", "'dep'"),
             ("--encoder mae-b16 --split val", "--split is 'val', expected train or test"),
             ("--results probes", "--out"),
         ],

@@ -33,7 +33,6 @@ studies:
   one: {heads: {cls: }, epochs: 1, views: 1}
   foreign: {heads: {cls-attention: {of: joined}, cls: {}}, epochs: 1}
   empty: {study: variants, encoder: mae}
-  listed: {heads: [abmilp]}
   misspelt: {heads: {abmilp: {}}, epoch: 3}
   option: {heads: {abmilp: {dept: 3}}}
   both: {heads: {abmilp: {}}, base_lr: 0.1, base_lrs: [0.1, 0.2]}
@@ -80,7 +79,6 @@ class TestWhatAStudySays:
         [
             ("pairs", "unknown study 'pairs'; did you mean 'pair'"),
             ("empty", "studies.empty has no heads"),
-            ("listed", r"studies.listed.heads .* is \['abmilp'\], expected names and values"),
             ("misspelt", "studies.misspelt 'epoch'; did you mean 'epochs'"),
             ("option", "heads.abmilp 'dept'; did you mean 'depth'"),
             ("stored", "unknown parameter in studies.stored 'stored'"),
