@@ -109,6 +109,7 @@ def test_encoders_depend_on_their_own_family_or_file():
     assert used["mine"] == {"extract/encoders/masked.py"}
     assert used["own"] == {"tests/machines/project.py"}
     assert used["vit_base_patch16_224.augreg"] == set()
+    assert "extract/datasets/coco.py" not in by_unit["extract/own"]
 
 
 def test_every_entry_of_a_registry_is_told_by_the_source():

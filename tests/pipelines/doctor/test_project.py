@@ -54,6 +54,7 @@ DENSE = "data: d\nencoders: {dino-s16: {}}\ndense: "
         ("own_heads: {gem: {aggregator: 'heads/my_pool.py:GeM'}}", "heads/my_pool.py"),
         ("primary: abmilp", "primary is 'abmilp'"),
         (f"{PRIMARY}mea, head: abmilp, over: cls}}", "encoder 'mea'"),
+        (f"{PRIMARY}mae-b16, head: abmilp, over: clz}}", "head 'clz'"),
         ("studies: {s: {study: poolings}}", "no heads"),
         ("studies: {s: {study: x, heads: {a: {aggregator: abmlip}}}}", "head 'a' of study 's'"),
         ("encoders: {mae-b16: {}}\nstudies: {s: {study: x, encoder: mea, heads: {cls: {}}}}", "encoder of study 's'"),

@@ -138,34 +138,26 @@ def test_a_damaged_image_ends_all_at_once(command: Command, load: Callable[..., 
     assert files(tmp_path / "f") == files(tmp_path / "g")
 
 
-@pytest.mark.parametrize("verb", ["--update", "--from"])
-def test_what_another_set_has_is_taken_over(
-    verb: str, command: Command, load: Callable[..., Load], images: Path, tmp_path: Path
-) -> None:
+def test_what_a_set_has_is_taken_over(command: Command, load: Callable[..., Load], images: Path, tmp_path: Path) -> None:
     """Also the first rows of the last unit: images were added."""
     loaded = load()
     shutil.copytree(images, tmp_path / "images")
     added = sorted((tmp_path / "images/a").iterdir())[N - 10 :]
     for file in added:
         file.rename(tmp_path / file.name)
-    old = "old" if verb == "--from" else "f"
-    assert command(*loaded.command(Path("images"), old))[0] == 0
+    assert command(*loaded.command(Path("images"), "f"))[0] == 0
     of_loading = loaded.seen()[os.getpid()] - (N - 10)
     for file in added:
         (tmp_path / file.name).rename(file)
-    shutil.copytree(tmp_path / old, tmp_path / "before")
+    shutil.copytree(tmp_path / "f", tmp_path / "g")
     for seen in tmp_path.glob("loaded-*"):
         seen.unlink()
-    given = (verb, old) if verb == "--from" else (verb,)
-    status, out, err = command(*loaded.command(Path("images"), "f", *TWO, *given))
+    status, out, err = command(*loaded.command(Path("images"), "f", *TWO, "--update"))
     assert status == 0, out + err
     (by_task,) = (n for pid, n in loaded.seen().items() if pid != os.getpid())  # one unit needs no more
     assert by_task == 10 + of_loading
-    if verb != "--from":
-        shutil.move(tmp_path / "f", tmp_path / "by_tasks")
-        shutil.move(tmp_path / "before", tmp_path / "f")
-        assert command(*loaded.command(Path("images"), "f", verb))[0] == 0
-        assert files(tmp_path / "f") == files(tmp_path / "by_tasks")
+    assert command(*loaded.command(Path("images"), "g", "--update"))[0] == 0
+    assert files(tmp_path / "f") == files(tmp_path / "g")
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,9 @@ def test_lines_of_the_cluster_in_the_users_own_configuration(
     given = ("probe", "--features", "f", "--test", "t", "--out", tmp_path / "p", "--head", "abmilp", "--dry-run")
     commands = (("--on", "slurm"), ("--params", params), ("--params", params, "--setup", "a 'b'", "--setup", "c"))
     for more, line in zip(commands, ("module load cuda", "source env.sh", "a 'b' c"), strict=True):
-        script = beyondcls(*given, *more)
-        assert f"{line} (trap '' USR1" in script
-        assert "#SBATCH --account=mine" in script
-    for text, name in (("setup = 'x'", "slurm.setup"), ("set_up = ['x']", "'set_up'")):
-        own.write_text(f"[slurm]\n{text}\n")
-        assert name in beyondcls(*given, "--on", "slurm", fails=True)
+        assert re.search(f"#SBATCH --account=mine .* {line} \\(trap '' USR1", beyondcls(*given, *more))
+    own.write_text("[slurm]\nsetup = 'x'\n")
+    assert "slurm.setup" in beyondcls(*given, "--on", "slurm", fails=True)
 
 
 def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
@@ -162,8 +159,7 @@ def test_tasks_of_a_job_share_a_set(
     beyondcls: Says, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     runs_two = 'for task in 0 1; do SLURM_ARRAY_TASK_ID=$task bash job > .slurm/7_$task.log 2>&1 & pids="$pids $!"; done'
-    variables = "export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_COUNT=2"
-    executable(tmp_path / "sbatch", "cat > job; echo 7", variables, runs_two, "for p in $pids; do wait $p || exit; done")
+    executable(tmp_path / "sbatch", "cat > job; echo 7", runs_two, "for p in $pids; do wait $p || exit; done")
     beyondcls(*load().command(images, "f", "--on", "slurm", "--tasks", 2))
     assert files(tmp_path / "f") == whole
 
@@ -193,7 +189,6 @@ def test_a_script_for_those_who_submit_by_hand(
 SBATCH = """\
 cat > job
 echo 7
-[ -e refuses ] && exit 1
 for task in $(seq 0 $(grep -o 'array=0-[0-9]*' job | cut -d- -f2)); do
   for restart in 0 1 2; do
     rm -f again
@@ -246,13 +241,6 @@ def test_heads_are_tasks_of_an_array(size: int, array: str, times: dict[str, int
     ]
     assert {name: text.count("$ beyondcls probe") for name, text in logs.items()} == times
     assert f"#SBATCH --array={array}\n" in Path("job").read_text()
-
-
-def test_tasks_that_do_not_begin(beyondcls: Says, stood_in: Path, tmp_path: Path) -> None:
-    (tmp_path / "refuses").touch()
-    said = probe_on_slurm(beyondcls, stood_in, "good", "bad")
-    assert "2 of 2 runs failed, 0 succeeded" in said
-    assert "7_0" in said
 
 
 def test_a_stop_cancels_tasks_that_wait_and_an_interrupt_all(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pipelines.parameters.configuration import configuration_file
 from pipelines.sharing.places import Places
 from store import BeyondClsError
 from tests.extract.pictures import write_file
-from tests.machines.machine import Machine
 
 
 @pytest.fixture
@@ -25,9 +24,6 @@ def home(tmp_path, monkeypatch) -> Path:
 def test_tests_read_none():
     assert os.environ["BEYONDCLS_CONFIG"] == ""
     assert configuration_file() is None
-    machine = Machine.__new__(Machine)
-    machine.folder, machine.python, machine.served = Path("machine"), Path("machine/venv/bin/python"), None
-    assert machine.environment["BEYONDCLS_CONFIG"] == ""
 
 
 def test_where_it_is_looked_for(home, monkeypatch):

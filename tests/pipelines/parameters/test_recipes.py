@@ -12,11 +12,10 @@ from pipelines import detect, segment
 from pipelines.parameters.datasets import TASKS, check_metric, datasets_of, images_of
 from pipelines.parameters.dense import of_task, options_of_task
 from pipelines.parameters.extraction import from_params, resolve_extraction
-from pipelines.parameters.groups import plans_of_study
 from pipelines.parameters.heads import plans_and_run
-from pipelines.parameters.layers import common_layers, values_of
+from pipelines.parameters.layers import common_layers
 from pipelines.parameters.params import read_params
-from pipelines.parameters.recipes import FOLDERS, OPTIONS, all_recipes, of_extraction, of_head, write_recipes
+from pipelines.parameters.recipes import FOLDERS, OPTIONS, all_recipes, write_recipes
 from probe.grid import HeadPlan
 from probe.recipe import PRESETS, Recipe
 from probe.segmentation.logistic import CS
@@ -83,10 +82,6 @@ class TestTraining:
         plans, _ = plans_and_run([head], params, {}, {}, common_layers(params, encoder, dataset))
         assert plans[head].recipe == Recipe(**recipe)
 
-    def test_a_study_wins_over_its_encoder(self, params: dict[str, Any]) -> None:
-        plans, _ = plans_of_study(params, "deep", encoder="mae-h14", dataset="imagenet")
-        assert plans["abmilp"].recipe == Recipe(**{**LARS, "epochs": 5, "warmup_epochs": 1})
-
     def test_parameters_of_the_run_and_a_start_that_wins_over_a_preset_come_from_layers_too(
         self, params: dict[str, Any]
     ) -> None:
@@ -147,22 +142,7 @@ class TestExtraction:
         assert datasets_of({"datasets": ["a", "b"]}) == datasets_of({"datasets": {"a": None, "b": {}}})
 
 
-def test_where_each_value_comes_from(params: dict[str, Any]) -> None:
-    sources = {name: one.where for name, one in of_head(params, "abmilp", "mae-h14", "imagenet").items()}
-    own = dict.fromkeys(("epochs", "base_lr", "aggregator"), "heads.abmilp")
-    assert sources == {"seeds": "probe", **dict.fromkeys(("preset", "metric"), "datasets.imagenet"), **own}
-    given = of_extraction(params, "dino-s16", "camvid", "train")
-    assert {given[name].where for name in ("data", "crop_mode", "input_size", "truths")} == {"dense.datasets.camvid"}
-    assert given["mean"].where == "encoders.dino-s16"
-
-
 class TestTasks:
-    def test_options_of_a_data_set_and_block_of_an_encoder(self, params: dict[str, Any]) -> None:
-        given = of_task(params, "segment", OPTIONS["segment"], "camvid", "simmim-b16")
-        names = {"protocol": ["knn", "linear"], "at": ["original", "512"]}
-        assert values_of(given) == {**names, "ks": (1, 5), "epochs": 3, "save_maps": 2, "block": 8}
-        assert (given["ks"].where, given["block"].where) == ("dense.segment.camvid", "encoders.simmim-b16")
-
     def test_the_command_line_wins_and_its_preset_replaces_the_recipe(self, file: Path) -> None:
         given = options_of_task(file, "detect", OPTIONS["detect"], "shop", None, {"epochs": 2})
         assert given == {"preset": "small", "epochs": 2, "anchors": (16, 32, 64, 128), "seeds": (0, 1)}
@@ -277,6 +257,7 @@ class TestCommand:
             ("--head cls", ["epochs 40 probe", "order shared default"]),
             ("--study deep", ["epochs 5 studies.deep", "depth 2 heads.abmilp"]),
             ("--encoder simmim-b16 --dataset cub --split train", ["blocks 8 encoders.simmim-b16"]),
+            ("--encoder dino-s16 --dataset shop --split train", ["crop_mode border dense.datasets.shop"]),
             ("--task segment --dataset camvid", ["ks 1, 5 dense.segment.camvid", "batch_size 16 default"]),
             ("--task detect --dataset shop --encoder simmim-b16", ["block 8 encoders.simmim-b16", "lr 0.001 preset small"]),
             ("", ["datasets imagenet, cub, few", "studies deep", "dense camvid, shop", "segment camvid", "detect shop"]),

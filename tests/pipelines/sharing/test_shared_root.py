@@ -65,7 +65,6 @@ def root(request, tmp_path) -> str:
     return f"{request.getfixturevalue('server') if kind == 's3' else 'memory://sets'}/{tmp_path.name}"
 
 
-folder_and_object_store = pytest.mark.parametrize("root", ["folder", "memory"], indirect=True)
 only_object_store = pytest.mark.parametrize("root", ["memory"], indirect=True)
 
 
@@ -148,7 +147,7 @@ def test_tasks_of_an_engine(project, root, local, beyondcls):
 
 
 def publish_often(folder: Path) -> None:
-    for _ in range(100):
+    for _ in range(50):
         with suppress(BusyError), alone(folder / "x", "x"):
             pass
 
@@ -166,18 +165,6 @@ def test_a_set_that_takes_over_another_goes_through_the_disk(project, root, loca
     monkeypatch.setattr("store.writing.writer.InObjectStore", None)
     beyondcls(*extraction("test", "--from", local / "features/tiny-test"))
     assert content(address_of(root, "test", local)) == files(local / "features/tiny-test")
-
-
-def test_a_set_that_is_there_is_not_extracted_again(extracted, project, beyondcls, monkeypatch):
-    """As when DVC has emptied the outs."""
-    before, receipts = files(project / "features"), files(project / "receipts")
-    shutil.rmtree("features")
-    shutil.rmtree("receipts")
-    monkeypatch.setattr("extract.writing.FeatureWriter", None)
-    for split in SETS:
-        beyondcls(*extraction(split))
-    assert files(project / "features") == before
-    assert {name: text for name, text in files(project / "receipts").items() if ".check." not in name} == receipts
 
 
 @pytest.fixture
@@ -202,8 +189,7 @@ def test_a_second_project_extracts_nothing(extracted, root, local, tmp_path, of_
     assert extracted["test"] in output
     assert is_stub(folder / "features/mine-pictures")
     assert {n.rpartition("-")[0] for n in place_at(root).names()} == {"tiny-train", "tiny-test"}, "no second copy"
-    for params in ((), ("--params", "params.yaml")):
-        beyondcls("attention", "--features", "features/mine-pictures", "--out", "attention", *params)
+    beyondcls("attention", "--features", "features/mine-pictures", "--out", "attention")
     beyondcls("store", "pull", "mine-pictures", "--to", "pulled")
     assert files(folder / "pulled") == files(local / "features/tiny-test")
 
@@ -234,7 +220,7 @@ def test_a_receipt_elsewhere_and_without_a_root(project, local, beyondcls):
     assert [p.name for p in (project / "features").iterdir()] == ["tiny-test"]
 
 
-@folder_and_object_store
+@pytest.mark.parametrize("root", ["folder", "memory"], indirect=True)
 def test_a_deleted_object(extracted, project, beyondcls):
     place, name = place_at(extracted["train"]), "patch/block1/view0/c/1/0/0"
     whole = place.content_now(name)
@@ -243,9 +229,8 @@ def test_a_deleted_object(extracted, project, beyondcls):
         beyondcls(*extraction("train"))
     else:
         assert f"beyondcls store verify {extracted['train']}" in beyondcls(*extraction("train"), fails=True)
-        (mending,) = re.findall(
-            "beyondcls (extract --repair .*maps)", beyondcls("store", "verify", extracted["train"], fails=True)
-        )
+        shown = beyondcls("store", "verify", extracted["train"], fails=True)
+        (mending,) = re.findall("beyondcls (extract --repair .*maps)", shown)
         given = mending.replace("IMAGES", "data/train").split()
         beyondcls(*given, "--params", "params.yaml", "--device", "cpu")
     assert place.content_now(name) == whole
@@ -259,8 +244,6 @@ class TestFetching:
         assert FeatureStore.open("features/tiny-train").kinds == ["cls", "images"]
         beyondcls("store", "pull", "receipts/tiny-train.json", "--params", "params.yaml")
         assert files(project / "features/tiny-train") == whole["train"]
-        beyondcls("store", "pull", extracted["test"], "--to", "there")
-        assert files(project / "there") == whole["test"]
         shutil.rmtree("features/tiny-test")
         beyondcls("store", "pull", extracted["test"])
         assert files(project / "features/tiny-test") == whole["test"]
@@ -280,19 +263,16 @@ class TestFetching:
         beyondcls(*push, fails=True)
 
 
-@pytest.mark.parametrize("root", ["folder", "s3"], indirect=True)
+@only_object_store
 def test_ls(extracted, project, root, beyondcls):
     assert "features/tiny-train tiny 40 stub float16" in beyondcls("store", "ls", "features")
-    if "://" in root:
-        place_at(f"{root}/half-{'0' * 32}").put("images/label/c/0", [b"x"], 1)
-        Tiny().begin(f"{root}/begun")
+    place_at(f"{root}/half-{'0' * 32}").put("images/label/c/0", [b"x"], 1)
+    Tiny().begin(f"{root}/begun")
     output = beyondcls("store", "ls", root)
-    assert f"{extracted['train']} tiny 40 attention,cls,patch,statistics float16" in output
-    if "://" in root:
-        today = datetime.now().date().isoformat()
-        assert re.search(rf"{extracted['train']} .*? {today} ", output)
-        assert f"damaged: {root}/half-{'0' * 32}" in output
-        assert re.search(f"unfinished: {root}/begun .*0 of 2 units", output)
+    today = datetime.now().date().isoformat()
+    assert re.search(rf"{extracted['train']} tiny 40 attention,cls,patch,statistics float16 .*? {today} ", output)
+    assert f"damaged: {root}/half-{'0' * 32}" in output
+    assert re.search(f"unfinished: {root}/begun .*0 of 2 units", output)
 
 
 def test_a_stub_is_described_at_the_root_and_verified_there(extracted, project, beyondcls):
