@@ -46,16 +46,17 @@ def test_disk(
     assert [finding.state for finding in findings] == states
 
 
-BROKEN: list[tuple[str, Any, str, str]] = [
-    ("", None, "ok", ""),
-    ("store.places.disk.place_file", lambda path, target: not os.replace(path, target), "problem", "replaces another"),
-    ("store.places.disk.exchange", Mock(side_effect=OSError(18, "cross-device")), "problem", "cross-device"),
-    ("store.places.disk.exchange", Mock(), "problem", "keeps what it held"),
-    ("tempfile.TemporaryDirectory", Mock(side_effect=OSError(13, "denied")), "note", "denied"),
-]
-
-
-@pytest.mark.parametrize(("broken", "by", "state", "named"), BROKEN)
+@pytest.mark.parametrize(
+    ("broken", "by", "state", "named"),
+    [
+        ("", None, "ok", ""),
+        ("store.places.disk.place_file", lambda path, target: not os.replace(path, target), "problem", "replaces another"),
+        ("store.places.disk.exchange", Mock(side_effect=OSError(18, "cross-device")), "problem", "cross-device"),
+        ("store.places.disk.exchange", Mock(), "problem", "keeps what it held"),
+        ("tempfile.TemporaryDirectory", Mock(side_effect=OSError(13, "denied")), "note", "denied"),
+    ],
+    ids=["sound", "replaces", "no-exchange", "exchanges-nothing", "denied"],
+)
 def test_publishing_in_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, by: Any, state: str, named: str
 ) -> None:

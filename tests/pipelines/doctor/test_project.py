@@ -42,7 +42,6 @@ DENSE = "data: d\nencoders: {dino-s16: {}}\ndense: "
         ("encoders: {mine: {model: 'models/my.py:ViT'}}", "models/my.py"),
         ("encoders: {mine: {model: mae-b16, family: joint}}", "'joint embedding'"),
         ("encoders: {mae-b16: {crop_mode: centre}}", "'center'"),
-        ("encoders: {mae-b16: {}}\nextract: {block: 3}", "'blocks'"),
         ("encoders: {mae-b16: {}}\nextract: {statistics: [cls_slef]}", "'cls_slef'"),
         ("data: it's", "shell"),
         ("store: {rot: x}", "'root'"),
@@ -62,7 +61,6 @@ DENSE = "data: d\nencoders: {dino-s16: {}}\ndense: "
         (f"{DENSE}{{data: d, datasets: {{shop: {{}}}}, segment: {{shop: {{protocol: [liner]}}}}}}", "'liner'"),
         (f"{DENSE}{{data: d, datasets: {{shop: {{}}}}, detect: {{shop: {{preset: v2}}}}}}", "'v2'"),
         ("geometry: {a: {image: 3}}", "geometry.a 'image'"),
-        ("depth: {a: {dataset: d, encoder: e, maps: m, epochs: many}}", "depth.a.epochs is 'many'"),
         # what is not read or not here
         ("encoder: {a: {}}", "'encoders'"),
         ("data: photos\ndatasets: [birds]", "photos/birds"),

@@ -28,7 +28,7 @@ from tests.pipelines.engines.workers import Load, N
 
 TWO = ("--on", "processes", "--tasks", 2)
 ONE = ("--on", "processes", "--tasks", 1)
-Command = Callable[..., tuple[int, str, str]]
+Command, Loads, Files = Callable[..., tuple[int, str, str]], Callable[..., Load], dict[str, bytes]
 
 
 def tasks() -> list[psutil.Process]:
@@ -59,7 +59,7 @@ def meanwhile(act: Callable[[], None], pause: Callable[[], float]) -> Iterator[N
 
 
 def test_a_task_that_is_killed_in_the_middle_of_a_unit_is_replaced(
-    command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
+    command: Command, load: Loads, images: Path, whole: Files, tmp_path: Path
 ) -> None:
     loaded = load(2)
     status, out, err = command(*loaded.command(images, "f", *TWO))
@@ -72,9 +72,7 @@ def test_a_task_that_is_killed_in_the_middle_of_a_unit_is_replaced(
     assert not (tmp_path / ".staging").exists(), "nothing is left behind"
 
 
-def test_tasks_that_are_killed_at_random(
-    command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_tasks_that_are_killed_at_random(command: Command, load: Loads, images: Path, whole: Files, tmp_path: Path) -> None:
     drawn, killed = random.Random(0), list[int]()
 
     def kill() -> None:
@@ -91,7 +89,7 @@ def test_tasks_that_are_killed_at_random(
 
 
 def test_a_stop_lets_tasks_finish_their_units(
-    command: Command, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
+    command: Command, load: Loads, images: Path, whole: Files, tmp_path: Path
 ) -> None:
     loaded = load(2, "slow")
 
@@ -113,7 +111,7 @@ def test_a_stop_lets_tasks_finish_their_units(
     assert sum(loaded.seen().values()) < N, "what was written is kept"
 
 
-def test_a_unit_that_fails_again_and_again(command: Command, load: Callable[..., Load], images: Path) -> None:
+def test_a_unit_that_fails_again_and_again(command: Command, load: Loads, images: Path) -> None:
     loaded = load(99, "raise")
     status, _, err = command(*loaded.command(images, "f", *ONE, "--tries", 2))
     error = err[err.index("error: ") :]
@@ -125,7 +123,7 @@ def test_a_unit_that_fails_again_and_again(command: Command, load: Callable[...,
     assert not tasks()
 
 
-def test_a_damaged_image_ends_all_at_once(command: Command, load: Callable[..., Load], tmp_path: Path, images: Path) -> None:
+def test_a_damaged_image_ends_all_at_once(command: Command, load: Loads, tmp_path: Path, images: Path) -> None:
     loaded = load()
     shutil.copytree(images, tmp_path / "images")
     write_file(tmp_path / "images/a/0100.png", b"none")
@@ -138,17 +136,15 @@ def test_a_damaged_image_ends_all_at_once(command: Command, load: Callable[..., 
     assert files(tmp_path / "f") == files(tmp_path / "g")
 
 
-def test_what_a_set_has_is_taken_over(command: Command, load: Callable[..., Load], images: Path, tmp_path: Path) -> None:
+def test_what_a_set_has_is_taken_over(command: Command, load: Loads, images: Path, tmp_path: Path) -> None:
     """Also the first rows of the last unit: images were added."""
     loaded = load()
     shutil.copytree(images, tmp_path / "images")
-    added = sorted((tmp_path / "images/a").iterdir())[N - 10 :]
-    for file in added:
-        file.rename(tmp_path / file.name)
+    added = [file.rename(tmp_path / file.name) for file in sorted((tmp_path / "images/a").iterdir())[N - 10 :]]
     assert command(*loaded.command(Path("images"), "f"))[0] == 0
     of_loading = loaded.seen()[os.getpid()] - (N - 10)
     for file in added:
-        (tmp_path / file.name).rename(file)
+        file.rename(tmp_path / "images/a" / file.name)
     shutil.copytree(tmp_path / "f", tmp_path / "g")
     for seen in tmp_path.glob("loaded-*"):
         seen.unlink()
@@ -209,21 +205,16 @@ def waits(folder: Path) -> Run:
     return Run.writing(str(folder / "waits"), ("extract", "--encoder", f"{folder}/waits.py:make", *places))
 
 
-def begun(run: Run) -> bool:
-    """Whether its process has begun."""
-    return run.log.exists()
-
-
 def test_an_interrupt_ends_all(tmp_path: Path) -> None:
-    runs = [waits(tmp_path)]
+    run = waits(tmp_path)
 
     def interrupt() -> bool:
-        if begun(runs[0]):
+        if run.log.exists():
             raise KeyboardInterrupt
         return False
 
     with pytest.raises(KeyboardInterrupt):
-        run_in_forks(Watched(runs, stops=interrupt).agenda, [Slot()])
+        run_in_forks(Watched([run], stops=interrupt).agenda, [Slot()])
     assert not multiprocessing.active_children()
 
 
@@ -231,11 +222,11 @@ def test_a_stop_lets_a_run_end_after_its_epoch_and_begins_no_other(tmp_path: Pat
     sets = [str(write_features(tmp_path / name, 64, seed=seed).path) for seed, name in enumerate(("train", "test"))]
     given = ("--features", sets[0], "--test", sets[1], "--epochs", "3000", "--device", "cpu")
     runs = [Run.writing(str(tmp_path / name), ("probe", *given, "--out", str(tmp_path / name))) for name in "ab"]
-    watched = Watched(runs, stops=lambda: begun(runs[0]) and "features in memory" in runs[0].log.read_text())
+    watched = Watched(runs, stops=lambda: runs[0].log.exists() and "features in memory" in runs[0].log.read_text())
     run_in_forks(watched.agenda, [Slot()])
     assert "stopped after an epoch (SIGUSR1); the same command goes on" in runs[0].log.read_text()
     assert list((tmp_path / ".unfinished/a").glob("*.safetensors"))
-    assert not begun(runs[1])
+    assert not runs[1].log.exists()
     assert (watched.agenda.n_done, watched.agenda.problems) == (0, {})
 
 
@@ -245,7 +236,7 @@ def compute(folder: Path) -> None:
 
 def test_runs_end_with_the_process_that_began_them(tmp_path: Path) -> None:
     process = forked.start(compute, tmp_path)
-    while not begun(waits(tmp_path)):
+    while not waits(tmp_path).log.exists():
         assert process.is_alive()
         time.sleep(0.02)
     below = psutil.Process(process.pid).children(recursive=True)

@@ -26,7 +26,8 @@ from tests.pipelines.engines.runs import Watched
 from tests.pipelines.engines.workers import Load, write_images
 
 LISTEN = "signal.signal(signal.SIGUSR1, lambda *_: exit(75))"
-TOLD = f"import signal, time; open('begun', 'w'); time.sleep(0.3); {LISTEN}; time.sleep(20)"  # it is told before it listens
+CODE = f"import signal, time; open('begun', 'w'); time.sleep(0.3); {LISTEN}; time.sleep(20)"  # it is told before it listens
+TOLD = f'exec {sys.executable} -c "{CODE}"'
 TASK = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_JOB_ID": "12"}
 Says = Callable[..., str]
 
@@ -63,7 +64,7 @@ def run_script(script: str, **variables: str) -> int:
 
 
 def test_a_task_that_is_told_to_stop_is_queued_again(stood_in: Path, tmp_path: Path) -> None:
-    executable(stood_in, 'echo "$@" > given', f'exec {sys.executable} -c "{TOLD}"')
+    executable(stood_in, 'echo "$@" > given', TOLD)
     script = executable(tmp_path / "job", script_of(Slurm(tasks=4), tmp_path / "f", "--data", "my images"))
     executable(tmp_path / "scontrol", "echo $@ > asked; exit 1")
     environment = {**os.environ, **TASK, "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "5"}

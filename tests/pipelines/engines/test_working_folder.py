@@ -14,6 +14,7 @@ from pipelines.engines.slurm import RunArray, Slurm
 from tests.extract.pictures import picture, write_file
 from tests.machines.project import ROOT
 from tests.pipelines.engines.test_slurm import TASK
+from tests.pipelines.engines.workers import Load
 
 NAMES = ("extract", "pipelines", "probe", "store", "numpy", "torch", "typer", "yaml")
 NAMES += ("multiprocessing", "selectors", "signal", "socket")
@@ -66,16 +67,6 @@ def test_commands_with_their_processes_and_tasks(folder: Path) -> None:
     start(sys.executable, "-P", "-m", "pipelines.parameters.commands")
 
 
-ENCODER = """\
-import timm
-import torch
-
-def make():
-    torch.manual_seed(0)
-    return timm.create_model("vit_tiny_patch16_224", depth=2, embed_dim=48, num_heads=2, num_classes=0, img_size=32)
-"""
-
-
 def test_an_encoder_in_a_file_of_a_packages_name_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command and the process of its engine read the encoder's file, and take none of the folder for the program's own."""
     monkeypatch.chdir(tmp_path)
@@ -87,7 +78,8 @@ def test_an_encoder_in_a_file_of_a_packages_name_beside_others(tmp_path: Path, m
     for name in ("probe", "store", "heads/store"):
         write_file(here / f"{name}.py", f"open({str(here / 'ran')!r}, 'a')\n".encode())
     write_file(here / "pipelines/__init__.py", b"raise SystemExit(3)\n")
-    (here / "extract.py").write_text(ENCODER)
+    Load(here)
+    (here / "encoder.py").rename(here / "extract.py")
     monkeypatch.chdir(here)
     given = ("--encoder", "extract.py:make", "--data", "../pictures/train", "--out", "f", "--on", "processes", "--tasks", "1")
     start(sys.executable, script, "extract", *given)

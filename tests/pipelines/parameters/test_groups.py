@@ -68,15 +68,11 @@ def test_vectors_are_fetched_that_are_read_in_place_of_tokens(name):
     """Where sets have them; by studies, too, which fetch what any head of theirs may read."""
     with torch.device("meta"):
         aggregator = make_aggregator(name, 768, 196)
-    tokens = kinds_of(aggregator)
+    tokens = {kind_of(kind) for kind in aggregator.reads}
     aggregator.use_vectors(lambda kind: True)
-    for group in (kinds for kinds in GROUPS.values() if tokens <= {*kinds}):
-        assert kinds_of(aggregator) <= {*group}
-    assert tokens | kinds_of(aggregator) <= {*fetched("study")}
-
-
-def kinds_of(aggregator):
-    return {kind_of(kind) for kind in aggregator.reads}
+    vectors = {kind_of(kind) for kind in aggregator.reads}
+    assert all(vectors <= {*kinds} for kinds in GROUPS.values() if tokens <= {*kinds})
+    assert tokens | vectors <= {*fetched("study")}
 
 
 def test_a_file_elsewhere_is_refused():

@@ -12,8 +12,8 @@ from pipelines.parameters.heads import folders_of
 from pipelines.parameters.params import NAMED, NAMING, OTHERS, read_params
 from store import BeyondClsError
 
-HOSTILE = ("../../../x", "..", ".hidden", "a/b", "/etc/x", "a\\b", "", "x; touch y", "$(touch y)", "`touch y`", "x|y", "x'y", "x y")
-HOSTILE += ("x\n", "x\ny", "x\u2028y", "x#", "x*", "-rf", "+x", "x\0", "x\u202ey", "x:y", "x" * 101)
+HOSTILE = ("../../../x", "..", ".hidden", "a/b", "/etc/x", "a\\b", "", "x" * 101, "-rf", "+x", "x:y", "x*", "x#", "x|y", "x'y")
+HOSTILE += ("x y", "x; touch y", "$(touch y)", "`touch y`", "x\n", "x\ny", "x\u2028y", "x\0", "x\u202ey")
 
 
 def within(place: str, value: Any) -> dict[str, Any]:

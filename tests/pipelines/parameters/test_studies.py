@@ -34,7 +34,6 @@ studies:
   foreign: {heads: {cls-attention: {of: joined}, cls: {}}, epochs: 1}
   empty: {study: variants, encoder: mae}
   misspelt: {heads: {abmilp: {}}, epoch: 3}
-  option: {heads: {abmilp: {dept: 3}}}
   both: {heads: {abmilp: {}}, base_lr: 0.1, base_lrs: [0.1, 0.2]}
   stored: {heads: {abmilp: {}}, stored: "3,-1"}
 block_studies:
@@ -80,7 +79,6 @@ class TestWhatAStudySays:
             ("pairs", "unknown study 'pairs'; did you mean 'pair'"),
             ("empty", "studies.empty has no heads"),
             ("misspelt", "studies.misspelt 'epoch'; did you mean 'epochs'"),
-            ("option", "heads.abmilp 'dept'; did you mean 'depth'"),
             ("stored", "unknown parameter in studies.stored 'stored'"),
             ("joined", "unknown parameter in block_studies.joined 'joined'"),
             ("words", "block_studies.words.stored is 'last', expected integers"),
