@@ -212,24 +212,19 @@ esac
 """
 
 
-def probe_on_slurm(beyondcls: Says, stood_in: Path, *heads: str, size: int = 1000) -> str:
-    """What `beyondcls probe` says of these heads, in a folder with programs that stand in for Slurm and for itself."""
-    executable(stood_in, PROGRAM)
-    executable(stood_in.with_name("sbatch"), SBATCH)
-    config = f"[ $1 = show ] && echo MaxArraySize = {size + 1} && exit"
-    executable(stood_in.with_name("scontrol"), config, "touch again; kill $PPID; exit 0")  # as Slurm ends the script
-    given = [word for head in heads for word in ("--head", head)]
-    places = ("--features", "my features", "--test", "t", "--out", "p")
-    return beyondcls("probe", *places, *given, "--on", "slurm", "--tasks", 2, fails=True)
-
-
 @pytest.mark.parametrize(
     ("size", "array", "times"),
     [(1000, "0-3%2", {"good": 1, "stops": 2, "bad": 1, "dies": 3}), (2, "0-1%2", {"good": 2, "stops": 2, "bad": 3, "dies": 3})],
 )
 def test_heads_are_tasks_of_an_array(size: int, array: str, times: dict[str, int], beyondcls: Says, stood_in: Path) -> None:
     """Where it may have fewer tasks, one does several in turn; what is done when it is queued again ends at once."""
-    said = probe_on_slurm(beyondcls, stood_in, "good", "bad", "stops", "dies", size=size)
+    executable(stood_in, PROGRAM)
+    executable(stood_in.with_name("sbatch"), SBATCH)
+    config = f"[ $1 = show ] && echo MaxArraySize = {size + 1} && exit"
+    executable(stood_in.with_name("scontrol"), config, "touch again; kill $PPID; exit 0")  # as Slurm ends the script
+    heads = ("--head", "good", "--head", "bad", "--head", "stops", "--head", "dies")
+    places = ("--features", "my features", "--test", "t", "--out", "p")
+    said = beyondcls("probe", *places, *heads, "--on", "slurm", "--tasks", 2, fails=True)
     assert "p/good: top-1 50" in said
     assert "p/stops: top-1 75" in said, "it was queued again"
     assert "2 of 4 runs failed, 2 succeeded: p/bad: a bad head (log: " in said

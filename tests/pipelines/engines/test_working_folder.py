@@ -1,6 +1,5 @@
 """Files in the folder that a command is given in are not taken for packages, by no process that it starts."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import cli
 from pipelines.engines.engine import Run
 from pipelines.engines.slurm import RunArray, Slurm
 from tests.extract.pictures import picture, write_file
@@ -67,22 +65,13 @@ def test_commands_with_their_processes_and_tasks(folder: Path) -> None:
     start(sys.executable, "-P", "-m", "pipelines.parameters.commands")
 
 
-def test_an_encoder_in_a_file_of_a_packages_name_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command and the process of its engine read the encoder's file, and take none of the folder for the program's own."""
-    monkeypatch.chdir(tmp_path)
-    here, script = tmp_path / "here", tmp_path / "beyondcls-script"
-    for split in ("train", "val"):
-        write_file(tmp_path / "pictures" / split / "0/0.png", picture(0))
-    cli.app(["init", "here", "--data", "pictures", "--encoder", "extract.py:make", "--head", "abmilp"], standalone_mode=False)
-    script.write_text('from beyondcls import run\nif __name__ == "__main__":\n    run()\n')
-    for name in ("probe", "store", "heads/store"):
-        write_file(here / f"{name}.py", f"open({str(here / 'ran')!r}, 'a')\n".encode())
-    write_file(here / "pipelines/__init__.py", b"raise SystemExit(3)\n")
-    Load(here)
-    (here / "encoder.py").rename(here / "extract.py")
-    monkeypatch.chdir(here)
-    given = ("--encoder", "extract.py:make", "--data", "../pictures/train", "--out", "f", "--on", "processes", "--tasks", "1")
-    start(sys.executable, script, "extract", *given)
-    start(sys.executable, "-P", "-m", "pipelines.code")
-    assert "extract.py" in json.loads(Path("code/extract/make.json").read_text())
+@pytest.mark.slow
+def test_an_encoder_in_a_file_of_a_packages_name(folder: Path) -> None:
+    """A command and the process of its engine read it, and take none of the folder for the program's own."""
+    Load(folder)
+    (folder / "encoder.py").rename(folder / "extract.py")
+    write_file(folder / "images/a/0.png", picture(0))
+    (folder.parent / "script").write_text('from beyondcls import run\nif __name__ == "__main__":\n    run()\n')
+    given = ("--encoder", "extract.py:make", "--data", "images", "--out", "f", "--on", "processes", "--tasks", "1")
+    start(sys.executable, folder.parent / "script", "extract", *given)
     assert Path("f/zarr.json").exists()
