@@ -146,7 +146,7 @@ def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
     [
         (("echo 'no such partition' >&2", "exit 1"), "no such partition"),
         (("echo 7", "mkdir .runs", "echo 'a bar\nerror: bad\nmend it' > .runs/f.task0.log", "exit 1"), "bad mend it (log: "),
-        (("echo 7", "exit 1"), "7_0"),
+        (("echo 7", "exit 1"), "did not begin; see `scontrol show job 7_0`"),
         (("echo '7;cluster'",), "no set at f"),
     ],
 )

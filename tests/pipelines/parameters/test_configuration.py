@@ -57,6 +57,7 @@ def test_values(home):
     ("store", "root", "cache"),
     [
         ("{root: null, cache: null}", "s3://theirs", "near"),
+        ("{cache: {folder: /own, gb: 1}}", "s3://theirs", "own"),
         ("{root: project}", None, "near"),
         ("{root: ./project, cache: {folder: /own, gb: 1}}", "./project", "own"),
     ],
