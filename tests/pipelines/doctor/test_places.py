@@ -46,16 +46,17 @@ def test_disk(
     assert [finding.state for finding in findings] == states
 
 
-BROKEN: list[tuple[str, Any, str, str]] = [
-    ("", None, "ok", ""),
-    ("store.places.disk.place_file", lambda path, target: not os.replace(path, target), "problem", "replaces another"),
-    ("store.places.disk.exchange", Mock(side_effect=OSError(18, "cross-device")), "problem", "cross-device"),
-    ("store.places.disk.exchange", Mock(), "problem", "keeps what it held"),
-    ("tempfile.TemporaryDirectory", Mock(side_effect=OSError(13, "denied")), "note", "denied"),
-]
-
-
-@pytest.mark.parametrize(("broken", "by", "state", "named"), BROKEN)
+@pytest.mark.parametrize(
+    ("broken", "by", "state", "named"),
+    [
+        ("", None, "ok", ""),
+        ("store.places.disk.place_file", lambda path, target: not os.replace(path, target), "problem", "replaces another"),
+        ("store.places.disk.exchange", Mock(side_effect=OSError(18, "cross-device")), "problem", "cross-device"),
+        ("store.places.disk.exchange", Mock(), "problem", "keeps what it held"),
+        ("tempfile.TemporaryDirectory", Mock(side_effect=OSError(13, "denied")), "note", "denied"),
+    ],
+    ids=["sound", "replaces", "no-exchange", "exchanges-nothing", "denied"],
+)
 def test_publishing_in_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, by: Any, state: str, named: str
 ) -> None:
@@ -77,10 +78,6 @@ def test_the_nearest_mount_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "nfs4 (network)" in next(iter(places.file_system(Machine(tmp_path)))).found
 
 
-def test_no_root(tmp_path: Path) -> None:
-    assert list(places.store_root(Machine(tmp_path))) == []
-
-
 class TestAddress:
     @pytest.fixture
     def root(self) -> str:
@@ -93,6 +90,7 @@ class TestAddress:
         real = MemoryFileSystem.pipe_file
         if ignores:
             monkeypatch.setattr(MemoryFileSystem, "pipe_file", lambda self, path, value, **_: real(self, path, value))
+        assert list(places.store_root(Machine(tmp_path))) == [], "there is no root yet"
         finding = store_root(tmp_path, root)
         assert (finding.state, "If-None-Match" in finding.found) == (state, ignores)
         assert MemoryFileSystem().find(root) == [], "nothing is left there"

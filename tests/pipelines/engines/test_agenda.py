@@ -77,6 +77,7 @@ def test_a_machine_that_has_gone_is_no_failure_of_a_run() -> None:
         assert not watched.agenda.problems
         watched.agenda.lost(A)
     assert f"gone {LOSSES} times" in watched.agenda.problems["probes/a"]
+    assert "goes on elsewhere" in watched.warned[0]
 
 
 def test_after_a_stop_no_more_are_handed_out() -> None:

@@ -26,8 +26,8 @@ from tests.pipelines.engines.runs import Watched
 from tests.pipelines.engines.workers import Load, write_images
 
 LISTEN = "signal.signal(signal.SIGUSR1, lambda *_: exit(75))"
-TOLD = f"import signal, time; open('begun', 'w'); time.sleep(0.3); {LISTEN}; time.sleep(20)"  # it is told before it listens
-ENDS = {"0": "exit 0", "1": "exit 1", "75": "exit 75", "137": "kill -KILL $$", "told": f'exec {sys.executable} -c "{TOLD}"'}
+CODE = f"import signal, time; open('begun', 'w'); time.sleep(0.3); {LISTEN}; time.sleep(20)"  # it is told before it listens
+TOLD = f'exec {sys.executable} -c "{CODE}"'
 TASK = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_JOB_ID": "12"}
 Says = Callable[..., str]
 
@@ -63,23 +63,18 @@ def run_script(script: str, **variables: str) -> int:
     return subprocess.run(["bash"], input=script, text=True, env=os.environ | TASK | variables).returncode
 
 
-@pytest.mark.parametrize(
-    ("end", "restarts", "requeued"),
-    [("0", 0, False), ("1", 0, False), ("75", 5, True), ("137", 0, True), ("137", 2, False), ("told", 5, True)],
-)
-def test_which_tasks_are_queued_again(end: str, restarts: int, requeued: bool, stood_in: Path, tmp_path: Path) -> None:
-    executable(stood_in, 'echo "$@" > given', ENDS[end])
+def test_a_task_that_is_told_to_stop_is_queued_again(stood_in: Path, tmp_path: Path) -> None:
+    executable(stood_in, 'echo "$@" > given', TOLD)
     script = executable(tmp_path / "job", script_of(Slurm(tasks=4), tmp_path / "f", "--data", "my images"))
     executable(tmp_path / "scontrol", "echo $@ > asked; exit 1")
-    environment = {**os.environ, **TASK, "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": str(restarts)}
+    environment = {**os.environ, **TASK, "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "5"}
     with subprocess.Popen(["bash", script], env=environment) as process:
-        while end == "told" and not Path("begun").exists():
+        while not Path("begun").exists():
             time.sleep(0.01)
-        if end == "told":
-            process.send_signal(signal.SIGUSR1)
-    assert process.returncode == (75 if end == "told" else int(end))
+        process.send_signal(signal.SIGUSR1)
+    assert process.returncode == 75
     assert Path("given").read_text() == "-P -m pipelines.cli extract --data my images --task-id 3\n"
-    assert (Path("asked").read_text() if Path("asked").exists() else None) == ("requeue 12_3\n" if requeued else None)
+    assert Path("asked").read_text() == "requeue 12_3\n"
 
 
 def test_options_of_sbatch_win_and_characters_of_folders_are_escaped(tmp_path: Path) -> None:
@@ -136,12 +131,9 @@ def test_lines_of_the_cluster_in_the_users_own_configuration(
     given = ("probe", "--features", "f", "--test", "t", "--out", tmp_path / "p", "--head", "abmilp", "--dry-run")
     commands = (("--on", "slurm"), ("--params", params), ("--params", params, "--setup", "a 'b'", "--setup", "c"))
     for more, line in zip(commands, ("module load cuda", "source env.sh", "a 'b' c"), strict=True):
-        script = beyondcls(*given, *more)
-        assert f"{line} (trap '' USR1" in script
-        assert "#SBATCH --account=mine" in script
-    for text, name in (("setup = 'x'", "slurm.setup"), ("set_up = ['x']", "'set_up'")):
-        own.write_text(f"[slurm]\n{text}\n")
-        assert name in beyondcls(*given, "--on", "slurm", fails=True)
+        assert re.search(f"#SBATCH --account=mine .* {line} \\(trap '' USR1", beyondcls(*given, *more))
+    own.write_text("[slurm]\nsetup = 'x'\n")
+    assert "slurm.setup" in beyondcls(*given, "--on", "slurm", fails=True)
 
 
 def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
@@ -154,7 +146,7 @@ def test_a_task_gets_the_command_without_what_concerns_engines() -> None:
     [
         (("echo 'no such partition' >&2", "exit 1"), "no such partition"),
         (("echo 7", "mkdir .runs", "echo 'a bar\nerror: bad\nmend it' > .runs/f.task0.log", "exit 1"), "bad mend it (log: "),
-        (("echo 7", "exit 1"), "7_0"),
+        (("echo 7", "exit 1"), "did not begin; see `scontrol show job 7_0`"),
         (("echo '7;cluster'",), "no set at f"),
     ],
 )
@@ -168,17 +160,8 @@ def test_tasks_of_a_job_share_a_set(
     beyondcls: Says, load: Callable[..., Load], images: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     runs_two = 'for task in 0 1; do SLURM_ARRAY_TASK_ID=$task bash job > .slurm/7_$task.log 2>&1 & pids="$pids $!"; done'
-    variables = "export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_COUNT=2"
-    executable(
-        tmp_path / "sbatch",
-        "cat > job; echo 7",
-        variables,
-        runs_two,
-        "for p in $pids; do wait $p || failed=1; done; exit $failed",
-    )
-    given = load(1, "raise").command(images, "f", "--on", "slurm", "--tasks", 2)
-    assert "unit 4 (rows 128 to 149)" in beyondcls(*given, fails=True)
-    beyondcls(*given)
+    executable(tmp_path / "sbatch", "cat > job; echo 7", runs_two, "for p in $pids; do wait $p || exit; done")
+    beyondcls(*load().command(images, "f", "--on", "slurm", "--tasks", 2))
     assert files(tmp_path / "f") == whole
 
 
@@ -207,7 +190,6 @@ def test_a_script_for_those_who_submit_by_hand(
 SBATCH = """\
 cat > job
 echo 7
-[ -e refuses ] && exit 1
 for task in $(seq 0 $(grep -o 'array=0-[0-9]*' job | cut -d- -f2)); do
   for restart in 0 1 2; do
     rm -f again
@@ -230,24 +212,19 @@ esac
 """
 
 
-def probe_on_slurm(beyondcls: Says, stood_in: Path, *heads: str, size: int = 1000) -> str:
-    """What `beyondcls probe` says of these heads, in a folder with programs that stand in for Slurm and for itself."""
-    executable(stood_in, PROGRAM)
-    executable(stood_in.with_name("sbatch"), SBATCH)
-    config = f"[ $1 = show ] && echo MaxArraySize = {size + 1} && exit"
-    executable(stood_in.with_name("scontrol"), config, "touch again; kill $PPID; exit 0")  # as Slurm ends the script
-    given = [word for head in heads for word in ("--head", head)]
-    places = ("--features", "my features", "--test", "t", "--out", "p")
-    return beyondcls("probe", *places, *given, "--on", "slurm", "--tasks", 2, fails=True)
-
-
 @pytest.mark.parametrize(
     ("size", "array", "times"),
     [(1000, "0-3%2", {"good": 1, "stops": 2, "bad": 1, "dies": 3}), (2, "0-1%2", {"good": 2, "stops": 2, "bad": 3, "dies": 3})],
 )
 def test_heads_are_tasks_of_an_array(size: int, array: str, times: dict[str, int], beyondcls: Says, stood_in: Path) -> None:
     """Where it may have fewer tasks, one does several in turn; what is done when it is queued again ends at once."""
-    said = probe_on_slurm(beyondcls, stood_in, "good", "bad", "stops", "dies", size=size)
+    executable(stood_in, PROGRAM)
+    executable(stood_in.with_name("sbatch"), SBATCH)
+    config = f"[ $1 = show ] && echo MaxArraySize = {size + 1} && exit"
+    executable(stood_in.with_name("scontrol"), config, "touch again; kill $PPID; exit 0")  # as Slurm ends the script
+    heads = ("--head", "good", "--head", "bad", "--head", "stops", "--head", "dies")
+    places = ("--features", "my features", "--test", "t", "--out", "p")
+    said = beyondcls("probe", *places, *heads, "--on", "slurm", "--tasks", 2, fails=True)
     assert "p/good: top-1 50" in said
     assert "p/stops: top-1 75" in said, "it was queued again"
     assert "2 of 4 runs failed, 2 succeeded: p/bad: a bad head (log: " in said
@@ -260,13 +237,6 @@ def test_heads_are_tasks_of_an_array(size: int, array: str, times: dict[str, int
     ]
     assert {name: text.count("$ beyondcls probe") for name, text in logs.items()} == times
     assert f"#SBATCH --array={array}\n" in Path("job").read_text()
-
-
-def test_tasks_that_do_not_begin(beyondcls: Says, stood_in: Path, tmp_path: Path) -> None:
-    (tmp_path / "refuses").touch()
-    said = probe_on_slurm(beyondcls, stood_in, "good", "bad")
-    assert "2 of 2 runs failed, 0 succeeded" in said
-    assert "7_0" in said
 
 
 def test_a_stop_cancels_tasks_that_wait_and_an_interrupt_all(tmp_path: Path) -> None:
@@ -308,6 +278,3 @@ def test_a_real_slurm(beyondcls: Says, tmp_path: Path) -> None:
     given = ("probe", "--features", "train", "--test", "test", "--epochs", 2, "--warmup-epochs", 0, "--device", "cpu")
     said = beyondcls(*given, "--out", "p", "--head", "cls", "--head", "bad", "--on", "slurm", fails=True)
     assert "1 of 2 runs failed, 1 succeeded: p/bad: " in said
-    assert beyondcls(*given, "--head", "cls", "--out", "q").partition("top-1 ")[2].partition(",")[0] in said
-    trained = [Path(folder, "trained/seed0.safetensors").read_bytes() for folder in ("p/cls", "q")]
-    assert trained[0] == trained[1]

@@ -1,6 +1,5 @@
 """Files in the folder that a command is given in are not taken for packages, by no process that it starts."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import cli
 from pipelines.engines.engine import Run
 from pipelines.engines.slurm import RunArray, Slurm
 from tests.extract.pictures import picture, write_file
 from tests.machines.project import ROOT
 from tests.pipelines.engines.test_slurm import TASK
+from tests.pipelines.engines.workers import Load
 
 NAMES = ("extract", "pipelines", "probe", "store", "numpy", "torch", "typer", "yaml")
 NAMES += ("multiprocessing", "selectors", "signal", "socket")
@@ -66,37 +65,13 @@ def test_commands_with_their_processes_and_tasks(folder: Path) -> None:
     start(sys.executable, "-P", "-m", "pipelines.parameters.commands")
 
 
-ENCODER = """\
-import timm
-import torch
-
-def make():
-    torch.manual_seed(0)
-    return timm.create_model("vit_tiny_patch16_224", depth=2, embed_dim=48, num_heads=2, num_classes=0, img_size=32)
-"""
-
-
 @pytest.mark.slow
-def test_an_encoder_in_a_file_of_a_packages_name_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands and processes of engines read the encoder's file, and take none of the folder for the program's own."""
-    monkeypatch.chdir(tmp_path)
-    here, script = tmp_path / "here", tmp_path / "beyondcls-script"
-    for split, n in (("train", 12), ("val", 4)):
-        for number in range(n):
-            write_file(tmp_path / "pictures" / split / str(number % 2) / f"{number}.png", picture(number))
-    cli.app(["init", "here", "--data", "pictures", "--encoder", "extract.py:make", "--head", "abmilp"], standalone_mode=False)
-    script.write_text('from beyondcls import run\nif __name__ == "__main__":\n    run()\n')
-    for name in ("probe", "store", "heads/store"):
-        write_file(here / f"{name}.py", f"open({str(here / 'ran')!r}, 'a')\n".encode())
-    write_file(here / "pipelines/__init__.py", b"raise SystemExit(3)\n")
-    (here / "extract.py").write_text(ENCODER)
-    monkeypatch.chdir(here)
-    one = ("--on", "processes", "--tasks", "1")
-    for split, engine in (("train", one), ("val", ())):
-        images = ("--data", f"../pictures/{split}", "--out", f"features/{split}")
-        start(sys.executable, script, "extract", "--encoder", "extract.py:make", *images, *engine)
-    training = ("--features", "features/train", "--test", "features/val", "--epochs", "2", "--warmup-epochs", "0")
-    start(sys.executable, script, "probe", *training, "--head", "abmilp", "--out", "probes", *one)
-    start(sys.executable, "-P", "-m", "pipelines.code")
-    assert "extract.py" in json.loads(Path("code/extract/make.json").read_text())
-    assert list(Path("probes").rglob("metrics.json"))
+def test_an_encoder_in_a_file_of_a_packages_name(folder: Path) -> None:
+    """A command and the process of its engine read it, and take none of the folder for the program's own."""
+    Load(folder)
+    (folder / "encoder.py").rename(folder / "extract.py")
+    write_file(folder / "images/a/0.png", picture(0))
+    (folder.parent / "script").write_text('from beyondcls import run\nif __name__ == "__main__":\n    run()\n')
+    given = ("--encoder", "extract.py:make", "--data", "images", "--out", "f", "--on", "processes", "--tasks", "1")
+    start(sys.executable, folder.parent / "script", "extract", *given)
+    assert Path("f/zarr.json").exists()

@@ -12,9 +12,8 @@ from pipelines.parameters.heads import folders_of
 from pipelines.parameters.params import NAMED, NAMING, OTHERS, read_params
 from store import BeyondClsError
 
-HOSTILE = ("../../../x", "..", ".", ".hidden", "a/b", "/etc/x", "a\\b", "")  # paths
-HOSTILE += ("x; touch y", "x&&touch y", "$(touch y)", "`touch y`", "x|y", "x>y", "x'y", 'x"y', "x y", "x\ny", "x\u2028y", "x#")
-HOSTILE += ("x*", "~", "-rf", "--out=x", "+x", "x\0", "x\x1b[0m", "x\u202ey", "x:y", "x" * 101, "${data}")
+HOSTILE = ("../../../x", "..", ".hidden", "a/b", "/etc/x", "a\\b", "", "x" * 101, "-rf", "+x", "x:y", "x*", "x#", "x|y", "x'y")
+HOSTILE += ("x y", "x; touch y", "$(touch y)", "`touch y`", "x\n", "x\ny", "x\u2028y", "x\0", "x\u202ey")
 
 
 def within(place: str, value: Any) -> dict[str, Any]:
@@ -37,8 +36,7 @@ def test_names_that_could_be_something_else(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [*NAMED, *(f"{section}.*.{name}" for section in NAMING for name in OTHERS)])
 def test_wherever_there_are_names_or_an_entry_names_others(place: str, tmp_path: Path) -> None:
-    others: list[Any] = ["a;b", "../x", {"a;b": 1}, ["a;b"]]
-    for values in (*others, *([["c", "a;b"], [["a;b"]], {"c": {}, "a;b": None}] if place in NAMED else [])):
+    for values in (["c", "a;b"], {"c": {}, "a;b": None}) if place in NAMED else ("a;b", ["a;b"]):
         with pytest.raises(BeyondClsError, match=place.replace("*", "one")):
             read(tmp_path, within(place, values))
     assert read(tmp_path, within(place, {"c": {}, "d": {}} if place in NAMED else "c"))
@@ -64,7 +62,7 @@ def test_values_that_a_shell_would_read_as_more(place: str) -> None:
         check_commands(within(place, value))  # in single quotes these are themselves
 
 
-@pytest.mark.parametrize("head", ["../x", "..", "a/b", "heads/x.py:..", "heads/x.py:a/../b", "x; y"])
+@pytest.mark.parametrize("head", ["../x", "..", "a/b", "heads/x.py:..", "x; y"])
 def test_heads_on_the_command_line_are_names_of_folders(head: str) -> None:
     for asked in (head, f"{head}:depth=2", "=cls", "..=cls", "a/b=cls"):
         with pytest.raises(BeyondClsError, match=r"a head has the name .*, which becomes part of paths"):
@@ -82,7 +80,6 @@ def nested(of: str, n: int = 9) -> str:
 
 
 LISTS = nested("[{}, {}, {}, {}, {}, {}, {}, {}, {}]")
-MAPPINGS = nested("{{a: {}, b: {}, c: {}, d: {}, e: {}, f: {}, g: {}, h: {}, i: {}}}")
 MERGED = nested("{{<<: [{}, {}, {}, {}, {}, {}, {}, {}, {}]}}")
 CHAIN = "\n".join(("a0: &a0 [x]", *(f"a{level}: &a{level} [*a{level - 1}]" for level in range(1, 60))))
 
@@ -90,24 +87,17 @@ CHAIN = "\n".join(("a0: &a0 [x]", *(f"a{level}: &a{level} [*a{level - 1}]" for l
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        *((text, "more than 100,000 values or 50 levels.*line 6") for text in (LISTS, MAPPINGS, MERGED)),
+        *((text, "more than 100,000 values or 50 levels.*line 6") for text in (LISTS, MERGED)),
         (CHAIN, "more than 100,000 values or 50 levels.*line 50"),
         ("a: " + "[" * 60 + "]" * 60, "more than 100,000 values or 50 levels"),
         ("a: " + "{a: " * 5_000 + "}" * 5_000, "more than 50 levels"),
-        *(
-            (text, "an alias stands for what it is in")
-            for text in ("a: &a [*a]", "&a\nb: *a", "a: &a {<<: *a}", "a: &a {b: [*a]}")
-        ),
-        *((f"a: {number}", "more than 100 digits") for number in ("9" * 5_000, "0x" + "f" * 5_000, "1" + ":59" * 5_000)),
-        *((text, "'b' appears 2 times.*line 1") for text in ("a: {b: 1, b: 2}", "{b: 1, c: 2, 'b': 3}")),
-        *(
-            (f"a: {value}", "a value cannot be read")
-            for value in ("2024-99-99", "!!int x", "!!int ''", "!!bool x", "!!timestamp x")
-        ),
+        *((text, "an alias stands for what it is in") for text in ("a: &a [*a]", "a: &a {<<: *a}")),
+        *((f"a: {number}", "more than 100 digits") for number in ("9" * 5_000, "1" + ":59" * 5_000)),
+        ("a: {b: 1, 'b': 2}", "'b' appears 2 times.*line 1"),
+        *((f"a: {value}", "a value cannot be read") for value in ("2024-99-99", "!!int x", "!!bool x")),
         ("a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
         ("a: b\0c", "special characters are not allowed"),
         (b"a: \xff\xfe", "'utf-8' codec can't decode"),
-        ("a: 1".encode("utf-16"), "'utf-8' codec can't decode"),
     ],
     ids=lambda value: value[:12] if isinstance(value, str) else None,
 )

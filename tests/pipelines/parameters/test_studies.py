@@ -33,9 +33,7 @@ studies:
   one: {heads: {cls: }, epochs: 1, views: 1}
   foreign: {heads: {cls-attention: {of: joined}, cls: {}}, epochs: 1}
   empty: {study: variants, encoder: mae}
-  listed: {heads: [abmilp]}
   misspelt: {heads: {abmilp: {}}, epoch: 3}
-  option: {heads: {abmilp: {dept: 3}}}
   both: {heads: {abmilp: {}}, base_lr: 0.1, base_lrs: [0.1, 0.2]}
   stored: {heads: {abmilp: {}}, stored: "3,-1"}
 block_studies:
@@ -80,9 +78,7 @@ class TestWhatAStudySays:
         [
             ("pairs", "unknown study 'pairs'; did you mean 'pair'"),
             ("empty", "studies.empty has no heads"),
-            ("listed", r"studies.listed.heads .* is \['abmilp'\], expected names and values"),
             ("misspelt", "studies.misspelt 'epoch'; did you mean 'epochs'"),
-            ("option", "heads.abmilp 'dept'; did you mean 'depth'"),
             ("stored", "unknown parameter in studies.stored 'stored'"),
             ("joined", "unknown parameter in block_studies.joined 'joined'"),
             ("words", "block_studies.words.stored is 'last', expected integers"),
@@ -158,20 +154,14 @@ class TestRun:
         assert written == {}
         assert "--study pair and --head cls exclude each other" in shown
 
-    def test_of_one_that_is_run_again_what_agrees_stays_what_was_edited_trains_and_what_it_has_no_more_goes(
-        self, study, tmp_path
-    ):
-        given = ("--params", tmp_path / "params.yaml", "--study", "pair", "--epochs", "40")  # of three steps
+    def test_of_one_that_is_run_again_what_agrees_stays_and_what_it_has_no_more_goes(self, study, tmp_path):
+        given = ("--params", tmp_path / "params.yaml", "--study", "pair")
         _, before = study(*given)
         edited = yaml.safe_load(FILE)
         edited["studies"]["pair"]["heads"] = {"abmilp": {}, "wide": {"aggregator": "abmilp", "branches": 2}}
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(edited))
-        out = tmp_path / "out"
-        kept = (out / "abmilp/trained/seed3.safetensors").stat().st_mtime_ns
         shown, after = study(*given)
-        assert f"{out}/abmilp: kept, " in shown
-        assert f"{out}/abmilp: top-1" in shown  # what it reached is said as ever
-        assert f"{out}/deep: removed" in shown
+        assert f"{tmp_path}/out/abmilp: kept, " in shown
+        assert f"{tmp_path}/out/deep: removed" in shown
         assert set(after) == {"abmilp", "wide"}
         assert after["abmilp"] == before["abmilp"]
-        assert (out / "abmilp/trained/seed3.safetensors").stat().st_mtime_ns == kept
