@@ -1,6 +1,7 @@
 """Norms of patch tokens: outliers that were put there are found, and what they draw is what it is."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,10 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     write_features(tmp_path / "set", n=N, n_tokens=T)
     with pytest.raises(BeyondClsError, match=r"times is 0.5, expected a number above 1"):
         main(str(tmp_path / "set"), tmp_path / "out", times=0.5)
+    write_features(tmp_path / "bare", n=N)
+    shutil.rmtree(tmp_path / "bare/patch")
+    with pytest.raises(BeyondClsError, match=r"bare has no patch tokens; extract it with --blocks"):
+        main(str(tmp_path / "bare"), tmp_path / "out")
     (tmp_path / "probes/abmilp/trained").mkdir(parents=True)
     np.save(tmp_path / "probes/abmilp/trained/weights.npy", np.full((N, T), 1 / T))
     described = {"encoder": "e", "aggregator": "abmilp", "options": {}, "features": {"test": "another"}}

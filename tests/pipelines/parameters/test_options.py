@@ -71,6 +71,8 @@ def test_values_of_a_parameter_file(kind: Any, right: list[Any], wrong: list[Any
             check_values("probe.", {"x": value}, {"x": Option(kind, "")})
     with pytest.raises(BeyondClsError, match=r"probe\.how_many is 2, expected 3 or more"):
         check_values("probe.", {"how_many": 2}, {"how_many": Option(int, "", least=3)})
+    with pytest.raises(BeyondClsError, match=r"probe\.x is \[\], expected a list with something in it"):
+        Option(list[int], "").checked("probe.x", [])
 
 
 ARGUMENTS = {

@@ -95,6 +95,8 @@ class TestTraining:
         check_metric(params, "cub", is_multilabel=True)
         with pytest.raises(BeyondClsError, match=r"datasets.imagenet.metric is top1, but its images have several labels"):
             check_metric(params, "imagenet", is_multilabel=True)
+        with pytest.raises(BeyondClsError, match=r"datasets\.cub\.metric is 'top2', expected top1 or "):
+            datasets_of({"datasets": {"cub": {"metric": "top2"}}})
 
 
 class TestExtraction:
